@@ -1,0 +1,57 @@
+"""The contract between the scheduler and a forward pass. Portable and kernel paths implement it alike.
+
+Comes in: rows (token id, slot, position). Goes out: logits of chosen rows. It must not know about
+requests, sampling or text.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+
+
+class Forward(Protocol):
+    """One model with its KV cache, evaluated as a ragged batch. All calls come from one thread.
+
+    n_vocab: rows of the output matrix (may exceed the tokenizer's vocabulary).
+    n_ctx: positions per slot; n_slots: independent KV sequences; max_rows: most rows in one step.
+    """
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_slots(self) -> int: ...
+
+    @property
+    def max_rows(self) -> int: ...
+
+    @property
+    def description(self) -> str:
+        """Which path this is, for status(): for example "portable, CPU" or "AVX-512 VNNI, 2 threads"."""
+
+    def step(self, tokens: I32, slots: I32, positions: I32, want: I32) -> F32:
+        """Evaluate rows; write their keys and values; return logits of the rows named by `want`.
+
+        tokens, slots, positions: [n], 1 <= n <= max_rows. The rows of one slot are adjacent and in
+        rising, consecutive positions; the cache of that slot already holds every earlier position
+        (0 .. first-1). Rows of one slot see each other causally. Slots do not see each other.
+        want: [m] row indices, rising; m may be 0.
+        Returns float32 [m, n_vocab]. The array may be reused by the next step: copy what must stay.
+        """
+
+    def resize(self, n_ctx: int, n_slots: int) -> None:
+        """Grow the KV cache, keeping what is in it. Sizes never shrink."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Weights and KV cache that are really allocated."""
+
+    def close(self) -> None:
+        """Free weights and cache. Idempotent."""

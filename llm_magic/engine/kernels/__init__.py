@@ -1,0 +1,1 @@
+"""CPU kernels: C sources and the Python that binds them as tinygrad custom kernels."""

@@ -1,0 +1,371 @@
+"""Values that all layers exchange: tokens, messages, sampling settings, events.
+
+What comes in: nothing; this is a leaf module. What goes out: frozen, slotted dataclasses that any
+thread may hold. It must not know about engines, templates, notebooks or any package outside the
+standard library.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+Role = str
+FinishReason = Literal["stop", "length", "tool_calls", "interrupted", "cancelled"]
+DeltaKind = Literal["answer", "reasoning"]
+
+# ----------------------------------------------------------------------------- tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token of a tokenised text. `text` shows undecodable bytes as U+FFFD, `bytes` is exact."""
+
+    id: int
+    text: str
+    bytes: bytes
+    special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """One alternative at a position. `logprob` is in nats, of the raw logits; None = minus infinity.
+
+    `allowed` is False for a candidate that a constraint forbade.
+    """
+
+    id: int | None
+    bytes: bytes
+    logprob: float | None
+    allowed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated (or scored) token.
+
+    logprob: natural log of the softmax of the raw logits, before temperature, penalties, filters
+        and masks; None where it is unknown (first token of a scored text, remote engine) or -inf.
+    rank: 1 for the most likely token of the vocabulary; None where unknown.
+    top: the most likely alternatives by falling logprob; empty unless asked for. The chosen token
+        need not be among them: its own logprob is here.
+    at: seconds since the request was submitted.
+    masked: share of probability that a constraint removed at this position; None = unconstrained.
+    trimmed: a stop string cut (part of) this token's text off.
+    forced: the token was given, not drawn (prefill, branch, echo).
+    """
+
+    id: int | None
+    bytes: bytes
+    logprob: float | None
+    rank: int | None
+    top: tuple[Top, ...] = ()
+    at: float = 0.0
+    masked: float | None = None
+    trimmed: bool = False
+    forced: bool = False
+
+
+# ----------------------------------------------------------------------------- messages
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model asks for. `arguments` is the raw JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of structured content. Only type "text" can be rendered by text models."""
+
+    type: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation. `call_id` links a role "tool" turn to the call that it answers."""
+
+    role: Role
+    content: str | tuple[Part, ...] | None
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one string; None is the empty string."""
+        match self.content:
+            case None:
+                return ""
+            case str(text):
+                return text
+            case parts:
+                return "".join(part.text for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it. `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRecord:
+    """What happened to one call: the trace keeps one of these per call.
+
+    approval: "auto" (none asked), "approved", "edited", "refused".
+    status: "ok", "error" (the tool raised), "invalid" (arguments failed validation), "unknown"
+        (no such tool), "refused", "timeout", "interrupted".
+    result: the text that went back to the model.
+    """
+
+    round: int
+    call: ToolCall
+    arguments: Any
+    approval: str
+    status: str
+    seconds: float
+    result: str
+    stdout: str = ""
+    error: str | None = None
+
+
+# ----------------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw tokens. Every field None means unset: the caller above or below decides.
+
+    temperature 0 is greedy; a negative temperature leaves the distribution unchanged.
+    top_k <= 0, top_p >= 1, min_p <= 0, typical >= 1 and repeat_penalty 1 are off.
+    logit_bias maps token ids (or texts of one token) to a value added to the logit.
+    mirostat is (tau, eta) of mirostat 2.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical: float | None = None
+    mirostat: tuple[float, float] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: tuple[tuple[int | str, float], ...] | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+
+    def over(self, default: "Sampling") -> "Sampling":
+        """These settings, with `default` filling every unset field."""
+        values = {}
+        for f in fields(self):
+            own = getattr(self, f.name)
+            values[f.name] = getattr(default, f.name) if own is None else own
+        return Sampling(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Constraint: output is JSON that is valid under this JSON schema."""
+
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """Constraint: the whole output matches this regular expression."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Constraint: the output is one of these strings."""
+
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Constraint: the output is a sentence of this grammar (Lark syntax, or GBNF)."""
+
+    text: str
+
+
+Constraint = Schema | Regex | Choices | Grammar
+
+# ----------------------------------------------------------------------------- accounting
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` counts kept tokens."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.completion
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds. queued: until the first work; prefill: new prompt tokens; decode: after the first token.
+
+    load: seconds of model loading that this request waited for; first_token: submit to first token.
+    """
+
+    load: float = 0.0
+    queued: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    first_token: float = 0.0
+    prefill_tps: float = 0.0
+    decode_tps: float = 0.0
+
+
+# ----------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits; `ahead` others come first."""
+
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Work before prefill. stage: "download" (bytes), "load" (bytes), "compile" (programs). total 0 = unknown."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """`done` of `total` prompt tokens are in the KV cache; `cached` of them were there before."""
+
+    done: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of one kind and the tokens whose text it carries (their last byte lies in it)."""
+
+    kind: DeltaKind
+    text: str
+    tokens: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """A piece of a tool call while it is written. id and name are set in the call's first piece only."""
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+    tokens: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallDone:
+    """Call number `index` is complete."""
+
+    index: int
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDone:
+    """A tool ran (or was refused). Only conversations emit it."""
+
+    record: ToolRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last event of a stream, exactly once. A failure raises instead."""
+
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+
+
+Event = Queued | Progress | Prefill | Delta | CallDelta | CallDone | ToolDone | Finish
+
+
+def as_messages(messages: Sequence["Message | Mapping[str, Any]"]) -> tuple[Message, ...]:
+    """Message objects from a mix of Message and OpenAI-style dicts.
+
+    Raises ValueError naming the index of the first entry that is not a message.
+    """
+    return tuple(_as_message(i, m) for i, m in enumerate(messages))
+
+
+def _as_message(i: int, m: "Message | Mapping[str, Any]") -> Message:
+    if isinstance(m, Message):
+        return m
+    if not isinstance(m, Mapping):
+        raise ValueError(f"messages[{i}] is a {type(m).__name__}, not a Message or a dict")
+    role = m.get("role")
+    if not isinstance(role, str) or not role:
+        raise ValueError(f"messages[{i}] has no role")
+    return Message(
+        role=role,
+        content=_as_content(i, m.get("content")),
+        reasoning=str(m.get("reasoning_content") or m.get("reasoning") or ""),
+        calls=tuple(_as_call(i, j, c) for j, c in enumerate(m.get("tool_calls") or ())),
+        call_id=m.get("tool_call_id"),
+        name=m.get("name"),
+    )
+
+
+def _as_content(i: int, content: Any) -> str | tuple[Part, ...] | None:
+    if content is None or isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return tuple(_as_part(i, part) for part in content)
+    raise ValueError(f"messages[{i}].content is a {type(content).__name__}, not text or a list of parts")
+
+
+def _as_part(i: int, part: Any) -> Part:
+    if isinstance(part, Part):
+        return part
+    if isinstance(part, str):
+        return Part("text", part)
+    if isinstance(part, Mapping) and isinstance(part.get("type"), str):
+        return Part(part["type"], str(part.get("text", "")))
+    raise ValueError(f"messages[{i}].content has a part that is not {{'type': ..., 'text': ...}}")
+
+
+def _as_call(i: int, j: int, call: Any) -> ToolCall:
+    if isinstance(call, ToolCall):
+        return call
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError(f"messages[{i}].tool_calls[{j}] has no function name")
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        import json
+
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    return ToolCall(str(call.get("id") or f"call_{j}"), function["name"], arguments or "{}")
