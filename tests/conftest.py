@@ -1,0 +1,50 @@
+"""Fixtures shared by all tests: the two real models, the references, and what is required to be there."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIRED = frozenset(filter(None, os.environ.get("LLM_MAGIC_REQUIRE", "").split(",")))
+
+
+def missing(what: str, how: str) -> None:
+    """Skip with the way to install it, or fail where LLM_MAGIC_REQUIRE says that it must be there."""
+    if what in REQUIRED:
+        pytest.fail(f"{what} is required here but missing: {how}", pytrace=False)
+    pytest.skip(f"{what} not found: {how}")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    from llm_magic import models
+
+    return models.resolve("smollm2").path
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    from llm_magic import models
+
+    return models.resolve("gemma3-270m").path
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    missing("browser", "apt-get install chromium (or any Chromium on PATH)")
+    raise AssertionError  # not reached: missing() never returns
+
+
+@pytest.fixture(scope="session")
+def reference_dir() -> Path:
+    """fp32 log-probabilities: beside the checkout, or named by LLM_MAGIC_REFERENCE."""
+    for place in (os.environ.get("LLM_MAGIC_REFERENCE"), ROOT / "tests" / "data" / "reference"):
+        if place and (Path(place) / "smollm2.npz").exists():
+            return Path(place)
+    missing("reference", "set LLM_MAGIC_REFERENCE to a folder with smollm2.npz")
+    raise AssertionError
