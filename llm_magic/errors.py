@@ -9,14 +9,16 @@
     ├── NotLoadedError           no model is loaded, or it was unloaded
     ├── DeviceError              the tinygrad device does not exist or does not work
     │   └── CompilerError        no C compiler was found for the CPU device
-    ├── RequestError             (ValueError) a parameter of a request is wrong; nothing was computed
+    ├── RequestError             (ValueError) a parameter is wrong; nothing was computed
     │   ├── ContextOverflowError .n_prompt, .n_ctx
-    │   ├── TemplateError        the chat template refused the messages; .index of the message, or None
+    │   ├── TemplateError        the chat template refused the messages; .index of the culprit
     │   ├── SchemaError          a constraint cannot be used; .path in the schema
     │   └── InterpolationError   an unknown name inside {{ }}
     ├── ToolError                a tool definition cannot be used
     ├── UnsupportedError         (NotImplementedError) this provider lacks .capability
     └── EngineError              generation failed inside the engine; the cause is chained
+
+    Interrupted (KeyboardInterrupt, not an LLMError: `except Exception` must not swallow it)
 
 Comes in: nothing. It must not know any other module of the package.
 """
@@ -105,3 +107,17 @@ class UnsupportedError(LLMError, NotImplementedError):
 
 class EngineError(LLMError):
     pass
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a generation. `partial` is the Reply up to there.
+
+    A KeyboardInterrupt, so that the cell fails and the cells queued behind it do not run.
+    """
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"Interrupted: {self.args[0]}"]  # IPython shows this instead of a stack

@@ -28,7 +28,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """One alternative at a position. `logprob` is in nats, of the raw logits; None = minus infinity.
+    """One alternative at a position. `logprob`: nats, of the raw logits; None = minus infinity.
 
     `allowed` is False for a candidate that a constraint forbade.
     """
@@ -87,7 +87,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation. `call_id` links a role "tool" turn to the call that it answers."""
+    """One turn of a conversation. `call_id` links a role "tool" turn to the call it answers."""
 
     role: Role
     content: str | tuple[Part, ...] | None
@@ -114,7 +114,9 @@ class ToolSpec:
 
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: Mapping[str, Any] = field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ Constraint = Schema | Regex | Choices | Grammar
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` counts kept tokens."""
+    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` is kept ones."""
 
     prompt: int = 0
     cached: int = 0
@@ -224,9 +226,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds. queued: until the first work; prefill: new prompt tokens; decode: after the first token.
+    """Seconds. queued: until the first work; prefill: new prompt tokens; decode: after the first one.
 
-    load: seconds of model loading that this request waited for; first_token: submit to first token.
+    load: model loading that this request waited for; first_token: from submit to first token.
     """
 
     load: float = 0.0
@@ -250,7 +252,10 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Work before prefill. stage: "download" (bytes), "load" (bytes), "compile" (programs). total 0 = unknown."""
+    """Work before prefill. stage: "download" or "load" (bytes), "compile" (programs).
+
+    total 0 = unknown.
+    """
 
     stage: str
     done: int
@@ -277,7 +282,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A piece of a tool call while it is written. id and name are set in the call's first piece only."""
+    """A piece of a tool call while it is written. id and name are set in its first piece only."""
 
     index: int
     id: str | None
@@ -344,7 +349,9 @@ def _as_content(i: int, content: Any) -> str | tuple[Part, ...] | None:
         return content
     if isinstance(content, Sequence):
         return tuple(_as_part(i, part) for part in content)
-    raise ValueError(f"messages[{i}].content is a {type(content).__name__}, not text or a list of parts")
+    raise ValueError(
+        f"messages[{i}].content is a {type(content).__name__}, not text or a list of parts"
+    )
 
 
 def _as_part(i: int, part: Any) -> Part:

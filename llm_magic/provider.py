@@ -27,7 +27,7 @@ class Request:
     """
 
     prompt: Prompt
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: str = "auto"  # auto | none | required | a tool's name
     constraint: Constraint | None = None
@@ -51,7 +51,7 @@ class Stream(Protocol):
     def __next__(self) -> Event: ...
 
     def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
-        """Stop soon; the stream still ends with Finish(reason). `keep`: how many tokens count as kept."""
+        """Stop soon; the stream still ends with Finish(reason). `keep`: how many tokens count."""
 
     def close(self) -> None:
         """Stop and forget: no further event comes. Idempotent."""
@@ -85,7 +85,9 @@ class Provider(Protocol):
 
     def logprobs(self, ids: Sequence[int]) -> "np.ndarray": ...  # float32 [len(ids), vocab]
 
-    def embed(self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True) -> "np.ndarray": ...
+    def embed(
+        self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True
+    ) -> "np.ndarray": ...
 
     def status(self) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""The contract between the scheduler and a forward pass. Portable and kernel paths implement it alike.
+"""The contract between the scheduler and a forward pass; portable and kernel paths implement it.
 
 Comes in: rows (token id, slot, position). Goes out: logits of chosen rows. It must not know about
 requests, sampling or text.
@@ -34,7 +34,7 @@ class Forward(Protocol):
 
     @property
     def description(self) -> str:
-        """Which path this is, for status(): for example "portable, CPU" or "AVX-512 VNNI, 2 threads"."""
+        """Which path this is, for status(): "portable, CPU" or "AVX-512 VNNI, 2 threads"."""
 
     def step(self, tokens: I32, slots: I32, positions: I32, want: I32) -> F32:
         """Evaluate rows; write their keys and values; return logits of the rows named by `want`.
