@@ -213,7 +213,7 @@ Constraint = Schema | Regex | Choices | Grammar
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` is kept ones."""
+    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` = kept."""
 
     prompt: int = 0
     cached: int = 0
@@ -226,7 +226,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds. queued: until the first work; prefill: new prompt tokens; decode: after the first one.
+    """Seconds. queued: until the first work; prefill: new prompt tokens; decode: the rest.
 
     load: model loading that this request waited for; first_token: from submit to first token.
     """
@@ -252,7 +252,8 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Work before prefill. stage: "download" or "load" (bytes), "compile" (programs).
+    """Work before prefill. stage: "wait" (for the running cell), "download" or "load" (bytes),
+    "compile" (programs).
 
     total 0 = unknown.
     """

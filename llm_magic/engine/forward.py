@@ -46,6 +46,9 @@ class Forward(Protocol):
         Returns float32 [m, n_vocab]. The array may be reused by the next step: copy what must stay.
         """
 
+    def copy(self, source: int, target: int, n: int) -> None:
+        """Copy positions 0 .. n-1 of one slot's cache to another slot."""
+
     def resize(self, n_ctx: int, n_slots: int) -> None:
         """Grow the KV cache, keeping what is in it. Sizes never shrink."""
 
