@@ -1,0 +1,267 @@
+"""Who may import whom, and what must not be imported until it is used.
+
+The rule holds for every import, those inside functions and under TYPE_CHECKING included: a type
+that comes from above is a dependency like any other. What is read is source; nothing is imported
+here, but for the lightness tests, which look at `sys.modules` of a fresh process.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Container, Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "llm_magic"
+
+# Lower may not import higher. Within a level anything goes that makes no cycle.
+LEVELS = (
+    {"events", "errors"},
+    {"provider", "models"},
+    {"engine"},
+    {"chat"},
+    {"local", "remote", "serve"},
+    {"llm", "hub", "bench"},
+    {"ui"},
+    {"__main__", ""},  # "" is the package itself: its lazy names reach everywhere
+)
+LEVEL = {part: i for i, parts in enumerate(LEVELS) for part in parts}
+
+# An upward reference that is meant, with its reason.
+MEANT = {
+    # A reply offers its views as methods (`reply.heatmap()`), named here and imported on use.
+    ("chat.reply", "ui.views"),
+}
+
+# Inside the engine an earlier one may not import a later one, nor through modules not named here.
+ENGINE_ORDER = (
+    "gguf",
+    "quants",
+    "tokenizer",
+    "arch",
+    "model",
+    "kernels",
+    "cache",
+    "sampling",
+    "scheduler",
+)
+
+# A heavy dependency belongs to one part; nobody else imports it. `__main__` may run notebooks.
+ONLY = {
+    "tinygrad": {"engine"},
+    "tokenizers": {"engine"},
+    "gguf": {"engine"},
+    "jinja2": {"chat"},
+    "llguidance": {"chat"},
+    "jsonschema": {"chat"},
+    "httpx": {"remote"},
+    "httpx_sse": {"remote"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
+    "huggingface_hub": {"models"},
+    "platformdirs": {"models"},
+    "xllamacpp": {"bench"},
+    "llama_cpp": {"bench"},
+    "transformers": {"bench"},
+    "torch": {"bench"},
+    "IPython": {"ui"},
+    "ipykernel": {"ui"},
+    "ipywidgets": {"ui"},
+    "anywidget": {"ui"},
+    "matplotlib": {"ui"},
+    "markdown_it": {"ui"},
+    "nh3": {"ui"},
+    "pygments": {"ui"},
+    "nbclient": {"__main__"},
+    "nbformat": {"__main__"},
+}
+
+HEAVY = (
+    *("tinygrad", "numpy", "tokenizers", "gguf", "jinja2", "llguidance"),
+    *("httpx", "matplotlib", "anywidget", "ipywidgets"),
+)
+
+
+def _modules() -> dict[str, Path]:
+    """Dotted name below the package ("" for the package itself) -> file."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = _modules()
+
+
+def _imports(
+    name: str, source: str, is_package: bool, modules: Container[str] = MODULES
+) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of each import, `from . import x` as x where x is a module."""
+    here = ["llm_magic", *filter(None, name.split("."))]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=aliases):
+                yield from ((node.lineno, alias.name) for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                up = len(here) - level + is_package if level else 0
+                base = [*here[:up], *filter(None, (module or "").split("."))]
+                for alias in aliases:
+                    full = ".".join([*base, alias.name])
+                    inner = full.removeprefix("llm_magic.")
+                    yield node.lineno, full if inner in modules else ".".join(base)
+            case ast.Call(func=func, args=[ast.Constant(value=str(target)), *rest]) if getattr(
+                func, "id", getattr(func, "attr", "")
+            ) in ("import_module", "__import__"):
+                if target.startswith("."):
+                    target = (
+                        "llm_magic" + target
+                        if not rest
+                        else ".".join(here[: is_package or -1]) + target
+                    )
+                yield node.lineno, target
+
+
+def _edges() -> Iterator[tuple[str, int, str]]:
+    for name, path in MODULES.items():
+        source = path.read_text(encoding="utf-8")
+        for line, target in _imports(name, source, path.name == "__init__.py"):
+            yield name, line, target
+
+
+EDGES = tuple(_edges())
+INNER = tuple(
+    (name, line, target.removeprefix("llm_magic").removeprefix("."))
+    for name, line, target in EDGES
+    if target.split(".")[0] == "llm_magic"
+)
+
+
+def _level_faults(
+    edges: Iterator[tuple[str, int, str]] | tuple[tuple[str, int, str], ...],
+) -> list[str]:
+    wrong = []
+    for name, line, target in edges:
+        part, other = name.split(".")[0], target.split(".")[0]
+        if target == "" and part in LEVEL and part != "":
+            wrong.append(f"{name}:{line} imports the package itself, which reaches everywhere")
+        elif LEVEL[other] > LEVEL[part] and (name, target) not in MEANT:
+            wrong.append(f"{name}:{line} imports {target}, which is above it")
+    return wrong
+
+
+def _cycle(edges: tuple[tuple[str, int, str], ...], order: tuple[str, ...]) -> list[str]:
+    graph: dict[str, set[str]] = {}
+    for name, _, target in edges:
+        if name != target and (name, target) not in MEANT:
+            graph.setdefault(name, set()).add(target)
+    for earlier, later in pairwise(order):
+        graph.setdefault(f"engine.{later}", set()).add(f"engine.{earlier}")
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_every_part_has_a_level():
+    assert {name.split(".")[0] for name in MODULES} <= set(LEVEL)
+
+
+def test_no_part_imports_a_higher_one():
+    assert not _level_faults(INNER)
+
+
+def test_no_import_cycle_and_the_engine_keeps_its_order():
+    order = tuple(m for m in ENGINE_ORDER if f"engine.{m}" in MODULES)
+    inside = tuple((n, i, t) for n, i, t in INNER if n not in ("", "__main__"))
+    assert not _cycle(inside, order)
+
+
+def test_meant_references_exist():
+    assert {(name, target) for name, _, target in INNER} >= MEANT
+
+
+def test_heavy_dependencies_have_one_owner():
+    wrong = []
+    for name, line, target in EDGES:
+        owners = ONLY.get(target.split(".")[0])
+        if owners and name.split(".")[0] not in owners:
+            wrong.append(f"{name}:{line} imports {target}, which belongs to {', '.join(owners)}")
+    assert not wrong, "\n".join(wrong)
+
+
+# The rules above would pass on an empty graph; these show that they can fail.
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "package", "found"),
+    [
+        ("chat.reply", "def f():\n    from ..ui import html", False, ["llm_magic.ui.html"]),
+        ("chat.reply", "from . import router", False, ["llm_magic.chat.router"]),
+        ("engine", "from .gate import X", True, ["llm_magic.engine.gate"]),
+        ("models", "if TYPE_CHECKING:\n    from .events import Token", False, ["llm_magic.events"]),
+        (
+            "llm",
+            "import importlib\nimportlib.import_module('llm_magic.ui')",
+            False,
+            ["importlib", "llm_magic.ui"],
+        ),
+        ("", "import_module('.hub', __name__)", True, ["llm_magic.hub"]),
+        ("events", "import tinygrad.dtype as d", False, ["tinygrad.dtype"]),
+    ],
+)
+def test_imports_are_seen(name, source, package, found):
+    modules = {"ui.html", "chat.router", "engine.gate"}
+    assert [target for _, target in _imports(name, source, package, modules)] == found
+
+
+def test_an_upward_import_is_a_fault():
+    assert _level_faults((("events", 1, "provider"),))
+    assert _level_faults((("chat.reply", 1, "llm"),))
+    assert _level_faults((("engine.model", 1, ""),))
+    assert not _level_faults((("ui.magics", 1, "events"), ("llm", 2, "hub")))
+
+
+def test_a_cycle_through_a_helper_is_a_fault():
+    around = (("engine.gguf", 1, "engine.names"), ("engine.names", 1, "engine.model"))
+    assert _cycle(around, ("gguf", "model"))
+    assert not _cycle(around[:1], ("gguf", "model"))
+
+
+# ----------------------------------------------------------------------------- lightness
+
+
+def _loaded_by(setup: str, act: str) -> list[str]:
+    """Heavy packages that `act` adds to sys.modules in a fresh process, after `setup`."""
+    code = (
+        f"import sys\n{setup}\nbefore = set(sys.modules)\n{act}\n"
+        f"print([m for m in {HEAVY!r} if m in set(sys.modules) - before])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ast.literal_eval(ran.stdout.strip().splitlines()[-1])
+
+
+SHELL = "from IPython.core.interactiveshell import InteractiveShell as S\nshell = S.instance()"
+
+
+def test_import_is_light():
+    assert _loaded_by("", "import llm_magic") == []
+
+
+def test_load_ext_is_light():
+    act = "shell.run_line_magic('load_ext', 'llm_magic')\nassert shell.find_cell_magic('llm')"
+    assert _loaded_by(SHELL, act) == []
+
+
+def test_help_is_light():
+    act = "shell.run_line_magic('load_ext', 'llm_magic')\nshell.run_line_magic('pinfo', '%%llm')"
+    assert _loaded_by(SHELL, act) == []
+
+
+def test_lightness_can_fail():
+    assert _loaded_by("", "import jinja2") == ["jinja2"]
