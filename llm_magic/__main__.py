@@ -1,0 +1,243 @@
+"""`python -m llm_magic`: demo, fetch, models, bench, chat.
+
+Comes in: a command line. Goes out: text on stdout and an exit status; errors of the package are one
+line on stderr, status 1. Every import that costs time happens inside the command that needs it.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import __version__
+from .errors import LLMError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+    from .chat.reply import Reply
+    from .events import Message
+
+REPLY_MIME = "application/vnd.llm-magic.reply+json"
+NOTEBOOK = "01-quickstart.ipynb"
+CELL_TIMEOUT = 600  # seconds; the first cell may compile kernels on a slow machine
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words[:1] == ["bench"]:  # it has its own parser: only it knows its options
+            return int(importlib.import_module("llm_magic.bench").main(words[1:]))
+        options = _parser().parse_args(words)
+        return int(options.run(options))
+    except LLMError as error:
+        print(f"llm_magic: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m llm_magic", description="Local models in notebooks."
+    )
+    parser.add_argument("--version", action="version", version=f"llm_magic {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    demo = commands.add_parser("demo", help="execute the first notebook and show its answer")
+    demo.add_argument("notebook", nargs="?", type=Path, help="another notebook to execute")
+    demo.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder of the executed notebook"
+    )
+    demo.set_defaults(run=_demo)
+
+    fetch = commands.add_parser("fetch", help="download models into the user's cache")
+    fetch.add_argument("names", nargs="*", default=["smollm2"], metavar="MODEL")
+    fetch.set_defaults(run=_fetch)
+
+    models = commands.add_parser("models", help="list the models that have a name")
+    models.set_defaults(run=_models)
+
+    commands.add_parser("bench", help="measure speed: bench --help", add_help=False)
+    chat = commands.add_parser("chat", help="talk to a model in this terminal")
+    chat.add_argument("model", nargs="?", default="smollm2")
+    chat.add_argument("-s", "--system", help="system prompt")
+    chat.add_argument("-n", "--max-tokens", type=int, default=256)
+    chat.add_argument("-t", "--temperature", type=float, default=0.7)
+    chat.set_defaults(run=_chat)
+    return parser
+
+
+# ----------------------------------------------------------------------------- demo
+
+
+def _demo(options: argparse.Namespace) -> int:
+    """Execute a notebook with the real kernel, save it under `--out`, show its first reply."""
+    import nbformat
+    from nbclient.exceptions import CellExecutionError
+
+    source = options.notebook or _shipped_notebook()
+    _fetch(argparse.Namespace(names=["smollm2"]))
+    notebook = nbformat.read(source, as_version=4)
+    target = options.out / source.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.environ.pop("LLM_MAGIC_DOCS", None)  # a demo shows true times
+    print(f"executing {source}")
+    status = 0
+    try:
+        _execute(notebook, source.parent)
+    except CellExecutionError as error:
+        print(f"\na cell failed: {error.ename}: {error.evalue}", file=sys.stderr)
+        status = 1
+    nbformat.write(notebook, target)
+    for prompt, reply in _replies(notebook)[:1]:
+        _show(prompt, reply)
+    _how_to_open(target)
+    return status
+
+
+def _shipped_notebook() -> Path:
+    """The notebook of the checkout, or the one that came with the wheel."""
+    package = Path(__file__).resolve().parent
+    shared = Path(sysconfig.get_path("data")) / "share" / "llm-magic"
+    for place in (package.parent / "notebooks" / NOTEBOOK, shared / NOTEBOOK):
+        if place.exists():
+            return place
+    raise LLMError(f"{NOTEBOOK} is not installed; name a notebook: python -m llm_magic demo FILE")
+
+
+def _execute(notebook: "NotebookNode", folder: Path) -> None:
+    from nbclient import NotebookClient
+
+    started = time.monotonic()
+
+    def begin(cell: "NotebookNode", cell_index: int) -> None:
+        first = cell.source.partition("\n")[0]
+        print(f"  [{time.monotonic() - started:5.1f} s] {first[:72]}", flush=True)
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        on_cell_execute=begin,
+    )
+    client.execute()
+    print(f"  [{time.monotonic() - started:5.1f} s] done")
+
+
+def _replies(notebook: "NotebookNode") -> list[tuple[str, "Reply"]]:
+    """(source of the cell, reply) of each output that carries a reply."""
+    from .chat.reply import Reply
+
+    return [
+        (cell.source, Reply.from_dict(output.data[REPLY_MIME]))
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if REPLY_MIME in output.get("data", {})
+    ]
+
+
+def _show(prompt: str, reply: "Reply") -> None:
+    speed, usage = reply.timings, reply.usage
+    print(f"\n{_indented(prompt)}\n\n{_indented(reply.text)}\n")
+    print(
+        f"{reply.model}: {usage.completion} tokens at {speed.decode_tps:.0f} tok/s, "
+        f"prompt {usage.prompt} tokens at {speed.prefill_tps:.0f} tok/s"
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join("    " + line for line in text.strip().splitlines())
+
+
+def _how_to_open(target: Path) -> None:
+    inside = Path("dev").exists() and Path("pyproject.toml").exists()
+    command = "./dev lab" if inside else f"{sys.executable} -m jupyterlab"
+    print(f"\nexecuted notebook: {target}\nopen it:           {command} {target}")
+
+
+# ----------------------------------------------------------------------------- models
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from . import models
+
+    for name in options.names:
+        model = models.resolve(name, progress=_bar(name))
+        print(f"{name}: {model.path}")
+    return 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    from . import models
+
+    for line in models.listing():
+        print(line)
+    return 0
+
+
+def _bar(name: str) -> Callable[..., Any]:
+    """A progress callback for a terminal: one line, rewritten; silent where nobody watches."""
+
+    def show(stage: str, done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            share = f"{100 * done // total:3d} %" if total else f"{done >> 20} MiB"
+            print(f"\r{name}: {stage} {share}", end="\n" if done == total else "", file=sys.stderr)
+
+    return show
+
+
+# ----------------------------------------------------------------------------- chat
+
+
+def _chat(options: argparse.Namespace) -> int:
+    """A conversation until end of file. Ctrl-C stops an answer; what was said of it stays in."""
+    from . import load
+    from .events import Message
+
+    llm = load(options.model)
+    history = [Message("system", options.system)] if options.system else []
+    settings = {"max_tokens": options.max_tokens, "temperature": options.temperature}
+    while (line := _ask()) is not None:
+        history.append(Message("user", line))
+        history.append(Message("assistant", _answer(llm, history, settings)))
+        print("\n")  # ends the line, then one blank line after every answer
+    return 0
+
+
+def _ask() -> str | None:
+    """The next line that says something; None at end of file. No prompt where nobody types."""
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return None
+        if line.strip():
+            return line
+
+
+def _answer(llm: Any, history: Sequence["Message"], settings: dict[str, Any]) -> str:
+    from .events import Delta
+
+    said = []
+    with llm.stream(list(history), **settings) as stream:
+        while True:
+            try:
+                for event in stream:
+                    if isinstance(event, Delta):
+                        said.append(event.text if event.kind == "answer" else "")
+                        print(event.text, end="", flush=True)
+                return "".join(said)
+            except KeyboardInterrupt:
+                stream.cancel("interrupted")  # and drain: the stream still ends with Finish
+
+
+if __name__ == "__main__":
+    sys.exit(main())
