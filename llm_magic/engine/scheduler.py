@@ -1,0 +1,606 @@
+"""The owner thread: queue, slots, batches, cancellation, timing.
+
+Comes in: jobs (token ids and settings) from any thread. Goes out: per job a Generation that yields
+Queued, Prefill, Token and one Finish. It must not know text, roles, stop strings or notebooks.
+
+Thread rules. Everything that touches the forward pass happens on one thread, the owner. Other
+threads talk to it through `_inbox` and read their Generation's queue. A field that both sides touch
+is written by one of them only and says so.
+
+One step evaluates rows of many requests at once: a running request adds its last token, a new one
+adds a chunk of its prompt. A request that is evaluated up to its last token gets a sample.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+import numpy as np
+
+from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError
+from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, Token, Top, Usage
+from .cache import Slot, Slots
+from .forward import F32, Forward
+from .gate import Gate
+from .sampling import Guide, Pick, Sampler, Summary, check
+
+T = TypeVar("T")
+Item = Queued | Prefill | Token | Finish
+
+RUN_AHEAD = 4  # tokens that may wait for a consumer; see design: a stop must not waste more work
+STEP_SECONDS = 0.08  # aim for one step: cancels act, and running streams speak, at least this often
+MIN_CHUNK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to generate, in ids.
+
+    top: alternatives to report per token. end_ids: None = the model's own. collect: instead of
+    generating, hand over the logits of every position: called on the owner thread with
+    (index of the first row, float32 [rows, n_vocab]); the array is only valid during the call.
+    """
+
+    ids: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    top: int = 0
+    guide: Guide | None = None
+    reuse: bool = True
+    end_ids: frozenset[int] | None = None
+    collect: Callable[[int, F32], None] | None = None
+
+
+class Generation:
+    """The consumer's end of a job. Iterate on one thread; cancel and close from any."""
+
+    def __init__(self, wake: Callable[[], None], check: Callable[[], object], gate: Gate) -> None:
+        self._wake = wake
+        self._check = check  # raises when nobody is left to produce
+        self._gate = gate
+        self._items: queue.SimpleQueue[Item | BaseException] = queue.SimpleQueue()
+        self.produced = 0  # tokens; written by the owner
+        self.consumed = 0  # tokens; written by the consumer
+        self.stalled = False  # written by the owner: it waits until the consumer catches up
+        self.stop: tuple[FinishReason, int | None] | None = None  # written by cancel, once
+        self.finished = False  # written by the consumer
+        self.closed = False
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        if self.finished or self.closed:
+            raise StopIteration
+        item = self._get()
+        if isinstance(item, BaseException):
+            self.finished = True
+            raise item
+        if isinstance(item, Token):
+            self.consumed += 1
+            if self.stalled:
+                self._wake()
+        elif isinstance(item, Finish):
+            self.finished = True
+        return item
+
+    def _get(self) -> Item | BaseException:
+        try:
+            return self._items.get_nowait()
+        except queue.Empty:
+            with self._gate.lend():
+                while True:
+                    try:
+                        return self._items.get(timeout=1.0)
+                    except queue.Empty:
+                        self._check()
+
+    def put(self, item: Item | BaseException) -> None:
+        """Owner only."""
+        if isinstance(item, Token):
+            self.produced += 1
+        self._items.put(item)
+
+    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
+        """End soon with this reason. keep: count only so many tokens, and drop the rest."""
+        if self.stop is None:
+            self.stop = (cast(FinishReason, reason), keep)
+            self._wake()
+
+    def close(self) -> None:
+        """Nobody will read on."""
+        self.closed = True
+        self.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A job on the owner's side. ids = prompt + drawn tokens; the first `done` are in the slot."""
+
+    job: Job
+    out: Generation
+    ids: list[int]
+    sampler: Sampler | None
+    submitted: float
+    slot: Slot | None = None
+    done: int = 0
+    cached: int = 0
+    started: float | None = None
+    first: float | None = None  # time of the first token
+    last: float = 0.0  # time of the latest token
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def n_prompt(self) -> int:
+        return len(self.job.ids)
+
+    @property
+    def drawn(self) -> int:
+        return len(self.ids) - self.n_prompt
+
+    @property
+    def ahead(self) -> bool:
+        return self.out.produced - self.out.consumed >= RUN_AHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the owner thread needs of a loaded model."""
+
+    forward: Forward
+    n_vocab: int  # of the tokenizer: ids from here on are never drawn
+    end_ids: frozenset[int]
+    token_bytes: Callable[[int], bytes]
+
+
+class Scheduler:
+    """Runs the owner thread. `loader` is called on it once; `ready` holds its result.
+
+    Methods may be called from any thread unless they start with an underscore.
+    """
+
+    def __init__(self, loader: Callable[[], Model], gate: Gate | None = None) -> None:
+        self._gate = gate or Gate()
+        self._loader = loader
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pid = os.getpid()
+        self._closed = False
+        self._error: BaseException | None = None
+        self._waiting: deque[_Run] = deque()
+        self._active: list[_Run] = []
+        self._seconds_per_row = 0.0
+        self._model: Model | None = None
+        self._slots: Slots | None = None
+        self.ready: Future[Model] = Future()
+        self._thread = threading.Thread(target=self._main, name="llm_magic engine", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ any thread
+
+    def submit(self, job: Job) -> Generation:
+        """Queue a job. Raises before anything is computed when its settings or length are wrong."""
+        model = self._loaded()
+        check(job.sampling)
+        self._check_ids(job, model)
+        out = Generation(self._poke, self._check_alive, self._gate)
+        sampler = None
+        if job.collect is None:
+            ends = model.end_ids if job.end_ids is None else job.end_ids
+            sampler = Sampler(job.sampling, model.n_vocab, ends, job.ids, job.guide, job.top)
+        run = _Run(job, out, list(job.ids), sampler, time.perf_counter())
+        self._post(lambda: self._enqueue(run))
+        return out
+
+    def call(self, f: Callable[[], T]) -> T:
+        """Run f on the owner thread between two steps and return its result."""
+        future: Future[T] = Future()
+
+        def task() -> None:
+            try:
+                future.set_result(f())
+            except BaseException as e:
+                future.set_exception(e)
+
+        self._loaded()
+        self._post(task)
+        with self._gate.lend():
+            while True:
+                try:
+                    return future.result(timeout=0.5)
+                except TimeoutError:
+                    if future.done():
+                        raise
+                    self._check_alive()
+
+    def resize(self, n_ctx: int, n_slots: int) -> None:
+        """Grow to at least these sizes, between two steps. Running requests go on."""
+
+        def grow() -> None:
+            model = self._loaded()
+            forward, slots = model.forward, self._slots
+            assert slots is not None
+            forward.resize(max(n_ctx, forward.n_ctx), max(n_slots, forward.n_slots))
+            slots.grow(forward.n_slots)
+
+        self.call(grow)
+
+    def close(self) -> None:
+        """Stop the thread, free the model; running requests fail with NotLoadedError. Idempotent."""
+        self._closed = True
+        self._inbox.put(None)
+        if self._pid == os.getpid() and threading.current_thread() is not self._thread:
+            with self._gate.lend():
+                self._thread.join()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def queued(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._active)
+
+    @property
+    def slots(self) -> Slots | None:
+        return self._slots
+
+    def _loaded(self) -> Model:
+        self._check_alive()
+        if not self.ready.done():
+            raise NotLoadedError("the model is still loading")
+        return self.ready.result()
+
+    def _check_alive(self) -> None:
+        if self._pid != os.getpid():
+            raise NotLoadedError(
+                "the model was loaded before this process was forked; load it again here"
+            )
+        if self._closed or not self._thread.is_alive():
+            raise NotLoadedError("the model was unloaded") from self._error
+
+    def _check_ids(self, job: Job, model: Model) -> None:
+        n_ctx = model.forward.n_ctx
+        limit = n_ctx if job.collect else n_ctx - 1  # a generated token needs a place
+        if len(job.ids) > limit:
+            raise ContextOverflowError(len(job.ids), n_ctx)
+        bad = next((i for i in job.ids if not 0 <= i < model.forward.n_vocab), None)
+        if bad is not None:
+            raise EngineError(f"token id {bad} is outside the vocabulary of {model.n_vocab}")
+
+    def _post(self, task: Callable[[], None]) -> None:
+        self._inbox.put(task)
+
+    def _poke(self) -> None:
+        self._inbox.put(_nothing)
+
+    # ------------------------------------------------------------------ the owner thread
+
+    def _main(self) -> None:
+        try:
+            model = self._loader()
+            self._model = model
+            self._slots = Slots(model.forward.n_slots, model.forward.copy)
+        except BaseException as e:
+            self._closed = True
+            self.ready.set_exception(e)
+            return
+        self.ready.set_result(model)
+        del model
+        try:
+            while self._read_inbox():
+                self._reap()
+                self._admit()
+                if batch := self._plan():
+                    self._step(batch)
+        except BaseException as e:  # a fault of this file: nobody may wait for ever
+            self._error = e
+        finally:
+            self._shut()
+
+    def _shut(self) -> None:
+        self._closed = True
+        error = NotLoadedError("the model was unloaded while this request was running")
+        error.__cause__ = self._error
+        for run in [*self._active, *self._waiting]:
+            run.out.put(error)
+        self._active.clear()
+        self._waiting.clear()
+        while True:  # tasks that came too late
+            try:
+                if (task := self._inbox.get_nowait()) is not None:
+                    task()
+            except queue.Empty:
+                break
+        for run in self._waiting:
+            run.out.put(error)
+        self._waiting.clear()
+        if self._model is not None:
+            self._model.forward.close()
+        self._model = self._slots = None
+        self.ready = Future()
+        self.ready.set_exception(NotLoadedError("the model was unloaded"))
+
+    def _read_inbox(self) -> bool:
+        """Do what other threads asked for. Sleeps while there is nothing to evaluate."""
+        while True:
+            try:
+                task = self._inbox.get(block=self._idle())
+            except queue.Empty:
+                return True
+            if task is None:
+                return False
+            task()
+
+    def _idle(self) -> bool:
+        if any(run.out.stop for run in [*self._active, *self._waiting]):
+            return False
+        slots = self._slots
+        if (
+            self._waiting
+            and slots is not None
+            and (slots.free or any(map(_parkable, self._active)))
+        ):
+            return False
+        return not any(self._runnable(run) for run in self._active)
+
+    @staticmethod
+    def _runnable(run: _Run) -> bool:
+        run.out.stalled = run.ahead
+        return not run.ahead  # asked again after the flag is up: the consumer cannot slip between
+
+    def _enqueue(self, run: _Run) -> None:
+        self._waiting.append(run)
+        ahead = len(self._waiting) - 1
+        if self._slots is not None and ahead >= self._slots.free:
+            run.out.put(Queued(ahead + len(self._active)))
+
+    def _admit(self) -> None:
+        """Give slots to waiting requests, first come, first served."""
+        slots = self._slots
+        assert slots is not None
+        while self._waiting:
+            if not slots.free and not self._park():
+                return
+            run = self._waiting.popleft()
+            if run.out.stop is not None:
+                self._finish(run, *run.out.stop)
+                continue
+            self._start(run)
+
+    def _park(self) -> bool:
+        """Take the slot of a request whose consumer stopped reading; it resumes when it reads."""
+        for run in self._active:
+            if _parkable(run):
+                assert self._slots is not None
+                assert run.slot is not None
+                self._slots.release(run.slot)
+                run.slot, run.done = None, 0
+                return True
+        return False
+
+    def _start(self, run: _Run) -> None:
+        slots = self._slots
+        assert slots is not None
+        try:
+            got = slots.acquire(run.ids, run.job.reuse and run.job.collect is None)
+        except Exception as e:
+            run.out.put(_engine_error(e))
+            return
+        assert got is not None
+        run.slot, run.done = got
+        if run.started is None:
+            run.started = time.perf_counter()
+            run.cached = run.done
+            run.out.put(Prefill(run.done, run.n_prompt, run.done))
+            if run.job.sampling.max_tokens == 0 or not run.ids:
+                self._finish(run, "length" if run.ids else "stop", None)
+                return
+        if run not in self._active:
+            self._active.append(run)
+
+    def _reap(self) -> None:
+        for run in [r for r in [*self._active, *self._waiting] if r.out.stop is not None]:
+            assert run.out.stop is not None
+            self._finish(run, *run.out.stop)
+
+    def _plan(self) -> list[tuple[_Run, int]]:
+        """Who evaluates how many tokens in the next step: running requests first, then prompts.
+
+        Prompts share what is left evenly, so a short one is not kept behind a long one.
+        """
+        runs = [r for r in self._active if self._runnable(r)]
+        for run in [r for r in runs if r.slot is None]:  # was parked and is read again
+            slots = self._slots
+            assert slots is not None
+            if slots.free or self._park():
+                self._start(run)
+            else:
+                runs.remove(run)
+        runs = [r for r in runs if r.slot is not None]
+        assert self._model is not None
+        most = self._model.forward.max_rows
+        batch = [(r, 1) for r in runs if len(r.ids) - r.done == 1][:most]
+        prompts = [r for r in runs if len(r.ids) - r.done > 1]
+        room = min(most, self._chunk()) - len(batch)
+        for i, run in enumerate(sorted(prompts, key=lambda r: len(r.ids) - r.done)):
+            share = max(1, room // (len(prompts) - i)) if room > 0 else 0
+            n = min(share, len(run.ids) - run.done)
+            if n > 0:
+                batch.append((run, n))
+                room -= n
+        return batch
+
+    def _chunk(self) -> int:
+        """Rows of a step that take about STEP_SECONDS, from the speed of the latest steps."""
+        assert self._model is not None
+        most = self._model.forward.max_rows
+        if not self._seconds_per_row:
+            return most
+        return max(MIN_CHUNK, min(most, int(STEP_SECONDS / self._seconds_per_row)))
+
+    def _step(self, batch: list[tuple[_Run, int]]) -> None:
+        assert self._model is not None
+        forward = self._model.forward
+        n = sum(count for _, count in batch)
+        tokens, slots = np.empty(n, np.int32), np.empty(n, np.int32)
+        positions = np.empty(n, np.int32)
+        want: list[int] = []
+        row = 0
+        for run, count in batch:
+            assert run.slot is not None
+            end = row + count
+            tokens[row:end] = run.ids[run.done : run.done + count]
+            slots[row:end] = run.slot.index
+            positions[row:end] = np.arange(run.done, run.done + count)
+            if run.job.collect is not None:
+                want.extend(range(row, end))
+            elif run.done + count == len(run.ids):
+                want.append(end - 1)
+            row = end
+        began = time.perf_counter()
+        try:
+            logits = forward.step(tokens, slots, positions, np.array(want, np.int32))
+            if n >= MIN_CHUNK:
+                per_row = (time.perf_counter() - began) / n
+                old = self._seconds_per_row or per_row
+                self._seconds_per_row = 0.5 * old + 0.5 * per_row
+            self._settle(batch, logits)
+        except Exception as e:
+            self._fail(batch, e)
+
+    def _settle(self, batch: list[tuple[_Run, int]], logits: F32) -> None:
+        """Book what was evaluated, sample where a request reached its last token."""
+        assert self._model is not None
+        assert self._slots is not None
+        row = 0
+        summaries = self._summaries(batch, len(logits))
+        for run, count in batch:
+            assert run.slot is not None
+            start = run.done
+            self._slots.advance(run.slot, run.ids[start : start + count])
+            run.done += count
+            if run.job.collect is not None:
+                run.job.collect(start, logits[row : row + count])
+                row += count
+                run.out.put(Prefill(run.done, run.n_prompt, 0))
+                if run.done == len(run.ids):
+                    self._finish(run, "stop", None)
+                continue
+            if run.drawn == 0:
+                run.out.put(Prefill(run.done, run.n_prompt, run.cached))
+            if run.done == len(run.ids):
+                summary = summaries[row] if summaries else None
+                row += 1
+                self._sample(run, logits[row - 1], summary)
+
+    def _summaries(self, batch: list[tuple[_Run, int]], n: int) -> list[Summary] | None:
+        """Statistics that the forward pass computes in parallel, if it can."""
+        assert self._model is not None
+        summarize = getattr(self._model.forward, "summarize", None)
+        if summarize is None or n == 0 or any(run.job.collect for run, _ in batch):
+            return None
+        return cast(
+            "list[Summary] | None",
+            summarize(n, max(1, *(run.job.top for run, _ in batch), 1), self._model.n_vocab),
+        )
+
+    def _sample(self, run: _Run, logits: F32, summary: Summary | None) -> None:
+        assert self._model is not None
+        assert run.sampler is not None
+        try:
+            pick = run.sampler.pick(logits, summary)
+            ends = self._model.end_ids if run.job.end_ids is None else run.job.end_ids
+            if pick.id in ends:
+                self._finish(run, "stop", None)
+                return
+            run.sampler.accept(pick.id)
+        except Exception as e:  # of this request only (its guide, its settings)
+            self._fail([(run, 0)], e)
+            return
+        now = time.perf_counter()
+        run.first = run.first or now
+        run.last = now
+        run.times.append(now)
+        run.ids.append(pick.id)
+        run.out.put(self._token(pick, now - run.submitted))
+        limit = run.job.sampling.max_tokens
+        if (limit is not None and run.drawn >= limit) or len(run.ids) >= self._model.forward.n_ctx:
+            self._finish(run, "length", None)
+
+    def _token(self, pick: Pick, at: float) -> Token:
+        assert self._model is not None
+        text = self._model.token_bytes
+        top = tuple(Top(i, text(i), _finite(lp), ok) for i, lp, ok in pick.top)
+        return Token(pick.id, text(pick.id), _finite(pick.logprob), pick.rank, top, at, pick.masked)
+
+    def _finish(self, run: _Run, reason: FinishReason, keep: int | None) -> None:
+        kept = run.drawn if keep is None else min(keep, run.drawn)
+        self._drop(run)
+        if run.slot is not None:
+            assert self._slots is not None
+            self._slots.truncate(run.slot, run.n_prompt + kept)
+            self._slots.release(run.slot)
+            run.slot = None
+        run.out.put(Finish(reason, Usage(run.n_prompt, run.cached, kept), self._timings(run, kept)))
+
+    def _fail(self, batch: list[tuple[_Run, int]], error: Exception) -> None:
+        """These requests end with an error. Their slots may hold half a step: forget them."""
+        for run, _ in batch:
+            self._drop(run)
+            if run.slot is not None:
+                assert self._slots is not None
+                self._slots.truncate(run.slot, 0)
+                self._slots.release(run.slot)
+                run.slot = None
+            run.out.put(_engine_error(error))
+
+    def _drop(self, run: _Run) -> None:
+        if run in self._active:
+            self._active.remove(run)
+        elif run in self._waiting:
+            self._waiting.remove(run)
+
+    def _timings(self, run: _Run, kept: int) -> Timings:
+        now = time.perf_counter()
+        started = run.started or now
+        first = run.first or now
+        prefill = first - started
+        decode = run.times[kept - 1] - first if kept > 1 else 0.0
+        new = run.n_prompt - run.cached
+        return Timings(
+            queued=started - run.submitted,
+            prefill=prefill,
+            decode=decode,
+            first_token=(run.first - run.submitted) if run.first else 0.0,
+            prefill_tps=new / prefill if prefill > 0 and run.first else 0.0,
+            decode_tps=(kept - 1) / decode if decode > 0 else 0.0,
+        )
+
+
+def _parkable(run: _Run) -> bool:
+    return run.slot is not None and run.out.stalled and run.ahead
+
+
+def _nothing() -> None:
+    """A task that only wakes the owner."""
+
+
+def _finite(x: float) -> float | None:
+    return x if np.isfinite(x) else None
+
+
+def _engine_error(error: Exception) -> LLMError:
+    if isinstance(error, LLMError):
+        return error
+    wrapped = EngineError(f"generation failed: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
