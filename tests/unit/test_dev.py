@@ -1,0 +1,131 @@
+"""./dev, with a stand-in for the environment's Python that writes down how it is called."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FAKE_PYTHON = """#!/bin/sh
+printf '%s\\n' "$*" >>"$LOG"
+case "$*" in *"${FAIL_ON:-nothing fails}"*) exit 1 ;; esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with ./dev and a .venv whose Python is a script that logs its arguments."""
+    for name in ("dev", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    return tmp_path
+
+
+def dev(checkout: Path, *words: str, **env: str) -> tuple[int, list[str], str]:
+    log = checkout / "log"
+    log.write_text("")
+    ran = subprocess.run(
+        ["sh", str(checkout / "dev"), *words],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env=os.environ | {"LOG": str(log)} | env,
+    )
+    calls = [line for line in log.read_text().splitlines() if not line.startswith("-c ")]
+    return ran.returncode, calls, ran.stdout + ran.stderr
+
+
+def installs(calls: list[str]) -> list[str]:
+    return [call for call in calls if call.startswith("-m pip install")]
+
+
+def test_second_run_installs_nothing(checkout):
+    _, first, _ = dev(checkout, "test", "tests/unit")
+    code, second, _ = dev(checkout, "test", "tests/unit")
+    assert len(installs(first)) == 2
+    assert (code, second) == (0, ["-m pytest tests/unit"])
+
+
+def test_set_up_for_tests_serves_the_demo_too(checkout):
+    dev(checkout, "setup")
+    assert dev(checkout, "demo")[1] == ["-m llm_magic demo"]
+
+
+def test_set_up_for_the_demo_is_not_enough_for_tests(checkout):
+    dev(checkout, "demo")
+    assert installs(dev(checkout, "test", "x")[1])
+
+
+def test_changed_dependencies_or_a_moved_checkout_install_again(checkout, tmp_path_factory):
+    dev(checkout, "setup")
+    with (checkout / "pyproject.toml").open("a") as file:
+        file.write("\n# changed\n")
+    assert installs(dev(checkout, "setup")[1])
+    moved = tmp_path_factory.mktemp("elsewhere") / "repo"
+    shutil.move(checkout, moved)
+    assert installs(dev(moved, "setup")[1])
+
+
+def test_a_failed_install_is_tried_again(checkout):
+    code, _, said = dev(checkout, "setup", FAIL_ON="cpu,lab")
+    assert code != 0
+    assert "installation failed" in said
+    assert installs(dev(checkout, "setup")[1])
+
+
+def test_tests_go_on_without_peers(checkout):
+    code, calls, said = dev(checkout, "test", "x", FAIL_ON="[peers]")
+    assert code == 0
+    assert "peers" in said
+    assert calls[-1] == "-m pytest x"
+
+
+def test_whole_run_goes_from_fast_to_slow(checkout):
+    code, calls, said = dev(checkout, "test")
+    stages = [c.split()[-1] for c in calls if c.startswith("-m pytest")]
+    assert [Path(s).name for s in stages] == ["unit", "engine", "kernel", "browser", "notebooks"]
+    assert code == 0
+    assert "all stages passed" in said
+
+
+@pytest.mark.parametrize("stage", ["unit", "kernel", "notebooks"])
+def test_a_failed_stage_fails_the_run_and_the_others_still_run(checkout, stage):
+    code, calls, said = dev(checkout, "test", FAIL_ON=f"tests/{stage}")
+    assert code != 0
+    assert f"failed: {stage}" in said
+    assert len([c for c in calls if c.startswith("-m pytest")]) == 5
+
+
+def test_lint_runs_all_three_and_fails_if_one_does(checkout):
+    code, calls, said = dev(checkout, "lint", FAIL_ON="-m mypy")
+    assert code != 0
+    assert "types" in said
+    assert [c for c in calls if "ruff" in c or "mypy" in c] == [
+        "-m ruff check .",
+        "-m ruff format --check .",
+        "-m mypy",
+    ]
+
+
+def test_unknown_job_shows_usage(checkout):
+    code, calls, said = dev(checkout, "frobnicate")
+    assert code == 2
+    assert calls == []
+    assert "./dev demo" in said
+
+
+def test_no_python_is_said_plainly(checkout):
+    shutil.rmtree(checkout / ".venv")
+    tools = checkout / "bin"
+    tools.mkdir()
+    for tool in ("sh", "dirname", "cksum", "cat"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    code, _, said = dev(checkout, "setup", PATH=str(tools))
+    assert code != 0
+    assert "Python >= 3.11" in said

@@ -1,0 +1,186 @@
+"""Ground rules of the repository: what is tracked, what the README claims, what a wheel holds."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import llm_magic
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = {".npz", ".png", ".gguf", ".ico"}
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+# Written as patterns that do not match their own source.
+FORBIDDEN = {
+    "a path of one machine": r"(?<![\w.~$}*])/(?:home/(?!jovyan|user)\w+|root|Users/\w+|work)/",
+    "a path beside the checkout": r"\.\./share[d]\b",
+    "a registry host": r"(?:pypi|pythonhosted|npmjs|debian)\.(?:org|com)\b|file:/{3}opt",
+    "a note to oneself": r"\b(?:TOD[O]|FIXM[E]|XX[X]|HAC[K])\b",
+    "a merge left half way": r"^(?:<{7}|={7}|>{7})(?: |$)",
+}
+
+
+def _tracked() -> list[Path]:
+    """What a clone gets, and new files that are not ignored: found before they are committed."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if ran.returncode:
+        pytest.skip("not a git checkout")
+    return [p for name in ran.stdout.split("\0") if name and (p := ROOT / name).is_file()]
+
+
+def _texts() -> dict[str, str]:
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for path in _tracked()
+        if path.suffix not in BINARY
+    }
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_tracked_file_holds(what):
+    pattern = re.compile(FORBIDDEN[what], re.MULTILINE)
+    found = [f"{name}: {m[0]!r}" for name, text in _texts().items() for m in pattern.finditer(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("a path of one machine", "see /" + "root/.cache/x"),
+        ("a path of one machine", '"/' + 'home/ann/models"'),
+        ("a path beside the checkout", "../" + "shared/reference"),
+        ("a registry host", "https://" + "pypi" + ".org/simple"),
+        ("a note to oneself", "# TO" + "DO: later"),
+        ("a merge left half way", "x\n" + "<" * 7 + " HEAD\n"),
+    ],
+)
+def test_forbidden_text_is_found(what, text):
+    assert re.search(FORBIDDEN[what], text, re.MULTILINE)
+
+
+def test_tracked_files_are_small():
+    large = [f"{p.name}: {p.stat().st_size:,}" for p in _tracked() if p.stat().st_size > 2_000_000]
+    assert not large
+
+
+@pytest.mark.parametrize("name", ["dev", ".ci/run", "binder/postBuild", "binder/start"])
+def test_scripts_are_executable_and_parse(name):
+    path = ROOT / name
+    assert path.stat().st_mode & 0o111
+    shell = path.read_text().partition("\n")[0].removeprefix("#!").split()[-1].rpartition("/")[2]
+    subprocess.run([shell, "-n", path], check=True)
+
+
+# ----------------------------------------------------------------------------- documents
+
+
+def _tree(text: str) -> set[str]:
+    """Paths of the annotated tree in the README: indented names, folders end in a slash."""
+    block = re.search(r"```text\n(llm_magic/.*?)```", text, re.DOTALL)
+    assert block, "README has no tree"
+    found, folders = set(), []
+    for line in block[1].splitlines():
+        names, _, _ = line.strip().partition("  ")
+        if not names:
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders = folders[:depth]
+        if names.endswith("/"):
+            folders.append(names)
+            found.add("".join(folders))
+        else:
+            found.update("".join(folders) + name for name in re.split(r",\s*", names))
+    return found
+
+
+def test_readme_tree_names_every_module_and_nothing_else():
+    tree = _tree((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert not [name for name in tree if not (ROOT / name).exists()]
+    kinds = {".py", ".c", ".h", ".js", ".css"}
+    modules = {
+        name
+        for path in _tracked()
+        if (name := path.relative_to(ROOT).as_posix()).startswith("llm_magic/")
+        and path.suffix in kinds
+        and (path.name != "__init__.py" or name == "llm_magic/__init__.py")
+    }
+    assert not sorted(modules - tree)
+
+
+def test_readme_commands_and_links_exist():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for job in re.findall(r"\./dev (\w+)", text):
+        assert re.search(rf"^{job}\b.*\)", (ROOT / "dev").read_text(), re.MULTILINE), job
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (ROOT / target).exists(), target
+
+
+def test_changelog_has_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(llm_magic.__version__)}\b", text, re.MULTILINE)
+
+
+# ----------------------------------------------------------------------------- notebooks
+
+
+def _code_cells(path: Path) -> list[dict]:
+    return [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+
+
+def _is_checked(cell: dict) -> bool:
+    """nbval compares this cell's outputs."""
+    shown = [o for o in cell["outputs"] if o["output_type"] in ("display_data", "execute_result")]
+    tags = cell["metadata"].get("tags", [])
+    ignored = "NBVAL_IGNORE_OUTPUT" in "".join(cell["source"]) or "nbval-ignore-output" in tags
+    return bool(shown) and not ignored
+
+
+def test_there_are_notebooks():
+    assert [p.name for p in NOTEBOOKS][:1] == ["01-quickstart.ipynb"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebook_is_executed_in_docs_mode_and_small(path):
+    text = path.read_text(encoding="utf-8")
+    cells = _code_cells(path)
+    assert len(text) < 400_000
+    assert [c["execution_count"] for c in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert not [o["ename"] for o in outputs if o["output_type"] == "error"]
+    assert max(len(json.dumps(output)) for output in outputs) < 100_000
+    # Docs mode: what is compared is stable, so nothing that only a live run has.
+    assert "application/vnd.llm-magic.reply+json" not in text
+    assert "application/vnd.jupyter.widget-state+json" not in text
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebook_has_checked_cells(path):
+    assert sum(map(_is_checked, _code_cells(path))) >= 3
+
+
+# ----------------------------------------------------------------------------- wheel
+
+
+@pytest.mark.slow
+def test_wheel_holds_sources_of_every_kind(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        name
+        for path in _tracked()
+        if (name := path.relative_to(ROOT).as_posix()).startswith("llm_magic/")
+    }
+    assert "llm_magic/py.typed" in wanted
+    assert not wanted - held
+    assert not [
+        n for n in held if not re.match(r"llm_magic/|llm_magic-[\d.]+\.(dist-info|data)/", n)
+    ]
+    assert [n for n in held if n.endswith("/share/llm-magic/01-quickstart.ipynb")]
