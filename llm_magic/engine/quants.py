@@ -1,0 +1,226 @@
+"""Block types of ggml -> exact float32 values.
+
+Comes in: raw blocks as the file holds them. Goes out: float32 with the very bits that the reference
+code of ggml computes (`gguf.quants` is the oracle of the tests). It must not know what a tensor is
+for, nor any faster layout: this is what those are checked against.
+
+Each type is one row of `QUANTS` and one function `(blocks [n, bytes], out [n, block])`; a new type
+is one more of each. Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c
+Work goes in runs of `RUN` values, so that the temporaries stay in the L2 cache.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UnsupportedModelError
+from .gguf import GGUF, TensorInfo
+
+U8 = npt.NDArray[np.uint8]
+F32 = npt.NDArray[np.float32]
+
+RUN = 1 << 16  # values; 256 KiB of output. 0.15 s for SmolLM2; 4 times slower from 1 << 19 on
+LISTED = 40  # names of unsupported tensors per type in an error
+
+
+@dataclass(frozen=True, slots=True)
+class QuantType:
+    """block: values per block; bytes: of one block; decode: writes [n, block] from [n, bytes]."""
+
+    name: str
+    block: int
+    bytes: int
+    decode: Callable[[U8, F32], None]
+
+
+# ----------------------------------------------------------------------------- plain numbers
+
+
+def _f32(raw: U8, out: F32) -> None:
+    out[...] = raw.view("<f4")
+
+
+def _f16(raw: U8, out: F32) -> None:
+    out[...] = raw.view("<f2")
+
+
+def _bf16(raw: U8, out: F32) -> None:
+    np.left_shift(raw.view("<u2"), 16, out=out.view(np.uint32), dtype=np.uint32)
+
+
+# ----------------------------------------------------------------------------- blocks of 32
+
+
+def _half(raw: U8, at: int) -> F32:
+    """The float16 at byte `at` of every block, [n, 1]."""
+    return np.ascontiguousarray(raw[:, at : at + 2]).view("<f2").astype(np.float32)
+
+
+def _nibbles(qs: U8, group: int) -> U8:
+    """[n, k] -> [n, k / group, 2, group]: the low halves of each group, then the high halves."""
+    n, k = qs.shape
+    grouped = qs.reshape(n, k // group, 1, group)
+    out = np.empty((n, k // group, 2, group), np.uint8)
+    np.bitwise_and(grouped, 15, out=out[:, :, :1])
+    np.right_shift(grouped, 4, out=out[:, :, 1:])
+    return out
+
+
+def _fives(raw: U8, at: int) -> U8:
+    """[n, 32] values of 5 bits: 4 bytes of high bits at `at`, 16 bytes of low halves after them."""
+    q = _nibbles(raw[:, at + 4 : at + 20], 16).reshape(-1, 32)
+    high = np.unpackbits(raw[:, at : at + 4], axis=1, bitorder="little")
+    q |= high << 4
+    return q
+
+
+def _q4_0(raw: U8, out: F32) -> None:
+    out[...] = _nibbles(raw[:, 2:], 16).reshape(out.shape)
+    out -= 8
+    out *= _half(raw, 0)
+
+
+def _q4_1(raw: U8, out: F32) -> None:
+    out[...] = _nibbles(raw[:, 4:], 16).reshape(out.shape)
+    out *= _half(raw, 0)
+    out += _half(raw, 2)
+
+
+def _q5_0(raw: U8, out: F32) -> None:
+    out[...] = _fives(raw, 2)
+    out -= 16
+    out *= _half(raw, 0)
+
+
+def _q5_1(raw: U8, out: F32) -> None:
+    out[...] = _fives(raw, 4)
+    out *= _half(raw, 0)
+    out += _half(raw, 2)
+
+
+def _q8_0(raw: U8, out: F32) -> None:
+    out[...] = raw[:, 2:].view(np.int8)
+    out *= _half(raw, 0)
+
+
+# ----------------------------------------------------------------------------- blocks of 256
+
+
+def _scales(raw: U8) -> tuple[F32, F32]:
+    """Scale and minimum of the eight groups of 32 in Q4_K and Q5_K, [n, 8, 1] each.
+
+    Bytes 0-3: two float16 that scale both; 4-15: eight 6-bit scales and minima. The first four of
+    each lie in the low 6 bits of bytes 4-7 and 8-11; of the last four, bytes 12-15 hold the low 4
+    bits (scale, minimum) and bytes 4-11 the high 2.
+    """
+    a, b, c = raw[:, 4:8], raw[:, 8:12], raw[:, 12:16]
+    scale = np.concatenate([a & 63, (c & 15) | (a >> 6 << 4)], axis=1)
+    least = np.concatenate([b & 63, (c >> 4) | (b >> 6 << 4)], axis=1)
+    return (_half(raw, 0) * scale)[:, :, None], (_half(raw, 2) * least)[:, :, None]
+
+
+def _q4_k(raw: U8, out: F32) -> None:
+    scale, least = _scales(raw)
+    groups = out.reshape(-1, 8, 32)
+    groups[...] = _nibbles(raw[:, 16:], 32).reshape(groups.shape)
+    groups *= scale
+    groups -= least
+
+
+def _q5_k(raw: U8, out: F32) -> None:
+    scale, least = _scales(raw)
+    groups = out.reshape(-1, 8, 32)
+    q = _nibbles(raw[:, 48:], 32).reshape(groups.shape)
+    bits = np.arange(8, dtype=np.uint8)[:, None]  # bit g of byte i belongs to value i of group g
+    q |= (raw[:, 16:48][:, None, :] >> bits & 1) << 4
+    groups[...] = q
+    groups *= scale
+    groups -= least
+
+
+def _q6_k(raw: U8, out: F32) -> None:
+    # Two halves of 128 values: 64 bytes of low 4 bits, 32 bytes of high 2 bits, four quarters each.
+    n = len(raw)
+    low = raw[:, :128].reshape(n, 2, 2, 32)
+    q = np.empty((n, 2, 4, 32), np.uint8)
+    np.bitwise_and(low, 15, out=q[:, :, :2])
+    np.right_shift(low, 4, out=q[:, :, 2:])
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    q |= (raw[:, 128:192].reshape(n, 2, 1, 32) >> shifts & 3) << 4
+    scale = _half(raw, 208) * raw[:, 192:208].view(np.int8)
+    groups = out.reshape(n, 16, 16)
+    groups[...] = q.reshape(groups.shape)
+    groups -= 32
+    groups *= scale[:, :, None]
+
+
+# ----------------------------------------------------------------------------- the table
+
+QUANTS: dict[int, QuantType] = {
+    0: QuantType("F32", 1, 4, _f32),
+    1: QuantType("F16", 1, 2, _f16),
+    2: QuantType("Q4_0", 32, 18, _q4_0),
+    3: QuantType("Q4_1", 32, 20, _q4_1),
+    6: QuantType("Q5_0", 32, 22, _q5_0),
+    7: QuantType("Q5_1", 32, 24, _q5_1),
+    8: QuantType("Q8_0", 32, 34, _q8_0),
+    12: QuantType("Q4_K", 256, 144, _q4_k),
+    13: QuantType("Q5_K", 256, 176, _q5_k),
+    14: QuantType("Q6_K", 256, 210, _q6_k),
+    30: QuantType("BF16", 1, 2, _bf16),
+}
+
+
+def check_supported(gguf: GGUF) -> None:
+    """Raise UnsupportedModelError naming every tensor whose type has no row in `QUANTS`."""
+    unknown: dict[str, list[str]] = {}
+    for t in gguf.tensors.values():
+        if t.type not in QUANTS:
+            unknown.setdefault(t.type_name, []).append(t.name)
+    if not unknown:
+        return
+    parts = []
+    for kind, names in unknown.items():
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        parts.append(f"{kind}: {', '.join(names[:LISTED])}{more}")
+    have = ", ".join(q.name for q in QUANTS.values())
+    raise UnsupportedModelError(
+        f"{gguf.path.name} has tensors of unsupported types: {'; '.join(parts)}. Supported: {have}"
+    )
+
+
+def dequantize(info: TensorInfo, out: F32 | None = None) -> F32:
+    """The exact values of a tensor: float32 of `info.shape`, new or written into `out`.
+
+    out: C-contiguous float32 with as many elements. Memory beyond it stays under a megabyte.
+    Raises UnsupportedModelError for a type without a row in `QUANTS`.
+    """
+    if info.type not in QUANTS:
+        raise UnsupportedModelError(f"tensor {info.name} has unsupported type {info.type_name}")
+    if out is None:
+        out = np.empty(info.shape, np.float32)
+    return decode(info.type, info.data, out.reshape(-1)).reshape(info.shape)
+
+
+def decode(kind: int, data: npt.NDArray[Any], out: F32 | None = None) -> F32:
+    """The values of whole blocks, flat: uint8 [n * bytes] -> float32 [n * block].
+
+    Raises ValueError when `data` ends inside a block or `out` is not flat float32 of that size.
+    """
+    quant = QUANTS[kind]
+    if data.dtype != np.uint8 or data.size % quant.bytes:
+        raise ValueError(f"{data.size} bytes are not whole blocks of {quant.name} ({quant.bytes})")
+    blocks = data.reshape(-1, quant.bytes)
+    if out is None:
+        out = np.empty(len(blocks) * quant.block, np.float32)
+    if out.dtype != np.float32 or out.shape != (len(blocks) * quant.block,):
+        raise ValueError(f"out must be float32 [{len(blocks) * quant.block}]")
+    values = out.reshape(-1, quant.block)
+    step = RUN // quant.block
+    with np.errstate(all="ignore"):  # a damaged scale gives inf or nan, as it does in ggml
+        for i in range(0, len(blocks), step):
+            quant.decode(blocks[i : i + step], values[i : i + step])
+    return out
