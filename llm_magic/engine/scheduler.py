@@ -230,7 +230,8 @@ class Scheduler:
         self.call(grow)
 
     def close(self) -> None:
-        """Stop the thread, free the model; running requests fail with NotLoadedError. Idempotent."""
+        """Stop the thread, free the model; running requests fail with NotLoadedError. Idempotent.
+        """
         self._closed = True
         self._inbox.put(None)
         if self._pid == os.getpid() and threading.current_thread() is not self._thread:

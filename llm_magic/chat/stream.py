@@ -1,0 +1,139 @@
+"""The stream of one request: tokens of a generation in, events with text out.
+
+Comes in: a source that yields Queued, Progress, Prefill, Token and one Finish (an engine's
+generation, a script), a router that turns tokens into text, and a fold that keeps the reply so far.
+Goes out: the events of a provider's Stream. It must not know where tokens come from or how they are
+shown.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from ..errors import EngineError, LLMError
+from ..events import Delta, Event, Finish, Prefill, Progress, Queued, Token
+from .reply import Fold, Reply
+from .router import Router
+
+
+class Source(Protocol):
+    """What a stream reads. `keep` of cancel: how many tokens count as kept."""
+
+    def __next__(self) -> Queued | Progress | Prefill | Token | Finish: ...
+
+    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TokenStream:
+    """A Stream (see provider.Stream) over a source of tokens.
+
+    Iterate on one thread; `cancel` and `close` are safe from any. `first`: events that come before
+    everything else (an echoed prompt). `suffix`: text appended to a finished answer.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        router: Router,
+        fold: Fold,
+        first: Sequence[Event] = (),
+        suffix: str = "",
+    ) -> None:
+        self._source = source
+        self._router = router
+        self._fold = fold
+        self._out: deque[Event] = deque(first)
+        self._suffix = suffix
+        self._tokens: list[Token] = []  # as they came; the router decides which are kept
+        self._done = False
+        self._closed = False
+
+    @property
+    def reply(self) -> Reply:
+        """The reply so far; final once Finish was read."""
+        return self._fold.reply()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        while not self._out:
+            if self._done or self._closed:
+                raise StopIteration
+            self._pull()
+        event = self._out.popleft()
+        self._fold.add(event)
+        return event
+
+    def _pull(self) -> None:
+        try:
+            item = next(self._source)
+        except StopIteration:
+            if self._closed:
+                raise
+            self._fail(EngineError("the generation ended without saying why"))
+        except Exception as e:
+            self._fail(e)
+        match item:
+            case Token():
+                if self._router.stopped:
+                    return  # the engine ran ahead of a stop string
+                self._tokens.append(item)
+                self._out.extend(self._router.push(item))
+                if self._router.stopped:
+                    self._source.cancel("stop", keep=self._router.kept)
+            case Finish():
+                self._end(item)
+            case _:
+                self._out.append(item)
+
+    def _end(self, finish: Finish) -> None:
+        reason = "stop" if self._router.stopped else finish.reason
+        events, reason = self._router.finish(reason)
+        self._out.extend(events)
+        if self._suffix:
+            self._out.append(Delta("answer", self._suffix))
+        kept = self._router.kept
+        usage = replace(finish.usage, completion=kept)
+        timings = finish.timings
+        if kept != finish.usage.completion:  # it ended by itself before our cancel arrived
+            decode = self._tokens[kept - 1].at - self._tokens[0].at if kept > 1 else 0.0
+            tps = (kept - 1) / decode if decode > 0 else 0.0
+            timings = replace(timings, decode=decode, decode_tps=tps)
+        self._out.append(Finish(reason, usage, timings))
+        self._done = True
+
+    def _fail(self, error: Exception) -> None:
+        """Raise the error with everything that came before it as its partial reply."""
+        self._done = True
+        held, _ = self._router.finish("stop")  # text that waited for a tag or a stop string
+        for event in [*self._out, *held]:
+            self._fold.add(event)
+        self._out.clear()
+        if not isinstance(error, LLMError):
+            wrapped = EngineError(f"generation failed: {type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            error = wrapped
+        error.partial = self._fold.reply()
+        raise error
+
+    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
+        self._source.cancel(reason, keep)
+
+    def close(self) -> None:
+        self._closed = True
+        self._source.close()
+
+    def __enter__(self) -> "TokenStream":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A stream dropped half way (a `for` left by break) must not go on in the background.
+        if not self._done and not self._closed:
+            self.close()

@@ -1,0 +1,196 @@
+"""A GGUF file becomes a running engine: device, file, tokenizer, forward pass, owner thread.
+
+Comes in: a path and options. Goes out: Engine, whose model is loaded on the owner thread. It must
+not know text beyond the tokenizer, nor roles, nor notebooks.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from ..errors import LLMError, ModelError, NotLoadedError
+from ..events import Progress
+from . import arch, device
+from .forward import Forward
+from .gate import Gate
+from .gguf import GGUF, check_supported, open_gguf
+from .scheduler import Model, Scheduler
+from .tokenizer import Tokenizer, build_tokenizer
+
+PORTABLE = "portable"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to load. threads None: all cores the process may use. device None: CPU."""
+
+    n_ctx: int
+    n_slots: int
+    threads: int | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ready. template: the chat template's source, None without one.
+
+    special_texts: "bos", "eos", "unk", "pad", "sep" -> token text, where the model has one.
+    """
+
+    forward: Forward
+    tokenizer: Tokenizer
+    config: arch.Config
+    device: str
+    threads: int
+    template: str | None
+    special_texts: Mapping[str, str]
+    metadata: Mapping[str, Any]
+
+
+class Engine:
+    """One model on one device with its owner thread. Methods may be called from any thread.
+
+    progress: the latest step of loading; written by the owner thread.
+    """
+
+    def __init__(self, path: Path, options: Options, gate: Gate | None = None) -> None:
+        self.path = path
+        self.options = options
+        self.gate = gate or Gate()
+        self.progress: Progress | None = None
+        self._loaded: Loaded | None = None
+        self.scheduler = Scheduler(self._load, self.gate)
+
+    @property
+    def ready(self) -> "Future[Model]":
+        return self.scheduler.ready
+
+    @property
+    def closed(self) -> bool:
+        return self.scheduler.closed
+
+    def loaded(self) -> Loaded:
+        """The model, or NotLoadedError."""
+        if self._loaded is None or self.scheduler.closed:
+            raise NotLoadedError("the model was unloaded; load it again with llm_magic.load()")
+        return self._loaded
+
+    def close(self) -> None:
+        self.scheduler.close()
+        self._loaded = None
+
+    def grow(self, n_ctx: int | None, n_slots: int | None, threads: int | None) -> None:
+        """Ask for at least so much; see Scheduler.resize."""
+        forward = self.loaded().forward
+        limit = self.loaded().config.n_ctx_train
+        ctx = min(n_ctx or 0, limit)
+        if ctx > forward.n_ctx or (n_slots or 0) > forward.n_slots:
+            self.scheduler.resize(ctx, n_slots or 0)
+        set_threads = getattr(forward, "set_threads", None)
+        if threads is not None and threads > self.loaded().threads and set_threads is not None:
+            self.scheduler.call(lambda: set_threads(threads))
+            self._loaded = replace(self.loaded(), threads=threads)
+
+    # ------------------------------------------------------------------ the owner thread
+
+    def _say(self, stage: str, done: int, total: int) -> None:
+        self.progress = Progress(stage, done, total)
+
+    def _load(self) -> Model:
+        if self.gate.closed:
+            self._say("wait", 0, 0)
+        with self.gate.build():
+            try:
+                loaded = self._open()
+            except (LLMError, OSError, MemoryError):
+                raise
+            except Exception as e:
+                raise ModelError(
+                    f"{self.path.name} cannot be loaded: {type(e).__name__}: {e}"
+                ) from e
+        self._loaded = loaded
+        return Model(
+            forward=loaded.forward,
+            n_vocab=loaded.config.n_tokens,
+            end_ids=loaded.tokenizer.end_ids,
+            token_bytes=loaded.tokenizer.token_bytes,
+        )
+
+    def _open(self) -> Loaded:
+        self._say("load", 0, 0)
+        where = device.prepare(self.options.device)
+        with open_gguf(self.path) as gguf:
+            check_supported(gguf)
+            config = arch.read_config(
+                gguf.metadata, {name: t.shape for name, t in gguf.tensors.items()}
+            )
+            tokenizer = build_tokenizer(gguf.metadata, cache_dir=_cache_dir())
+            forward = self._forward(gguf, config, where)
+            return Loaded(
+                forward=forward,
+                tokenizer=tokenizer,
+                config=config,
+                device=where.name,
+                threads=int(getattr(forward, "threads", 1)),
+                template=_template_source(self.path, gguf.metadata),
+                special_texts=_special_texts(tokenizer),
+                metadata={k: v for k, v in gguf.metadata.items() if not _bulky(v)},
+            )
+
+    def _forward(self, gguf: GGUF, config: arch.Config, where: device.Device) -> Forward:
+        """The kernel path on the CPU where it can evaluate this model, else the portable path."""
+        n_ctx = min(self.options.n_ctx, config.n_ctx_train)
+        wanted = os.environ.get("LLM_MAGIC_KERNEL", "")
+        if where.is_cpu and wanted != PORTABLE:
+            from .kernels import KernelForward, supports
+
+            if supports(gguf, config) is None:
+                return KernelForward(
+                    gguf, config, n_ctx, self.options.n_slots,
+                    threads=self.options.threads, on_progress=self._say, target=wanted or None,
+                )  # fmt: skip
+        from .model import Portable
+
+        return Portable(gguf, config, n_ctx, self.options.n_slots, where.name, self.gate, self._say)
+
+
+def _cache_dir() -> Path:
+    root = os.environ.get("LLM_MAGIC_CACHE") or platformdirs.user_cache_dir("llm_magic")
+    return Path(root) / "tokenizers"
+
+
+def _bulky(value: Any) -> bool:
+    return not isinstance(value, str | int | float | bool)
+
+
+def _special_texts(tokenizer: Tokenizer) -> dict[str, str]:
+    named = {
+        "bos": tokenizer.bos,
+        "eos": tokenizer.eos,
+        "unk": tokenizer.unk,
+        "pad": tokenizer.pad,
+    }
+    return {name: tokenizer.token_text(i) for name, i in named.items() if i is not None}
+
+
+def _template_source(path: Path, metadata: Mapping[str, Any]) -> str | None:
+    """The sidecar's template wins over the one inside the file (a fix comes as a sidecar)."""
+    sidecar = path.parent / "tokenizer_config.json"
+    if sidecar.is_file():
+        try:
+            found = json.loads(sidecar.read_text("utf-8")).get("chat_template")
+        except (OSError, ValueError, AttributeError) as e:
+            raise ModelError(f"{sidecar.name} beside the model cannot be read: {e}") from e
+        if isinstance(found, list):  # named templates: [{"name": "default", "template": ...}]
+            named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
+            found = named.get("default")
+        if isinstance(found, str) and found:
+            return found
+    inside = metadata.get("tokenizer.chat_template")
+    return inside if isinstance(inside, str) and inside else None

@@ -1,0 +1,163 @@
+"""Model string -> LLM. One shared engine per file and device, for cells, widgets and scripts alike.
+
+Comes in: a model's name, path or endpoint and how to load it. Goes out: the LLM that everybody
+shares. This module holds the only global object of the package. It must not know notebooks.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import models
+from .engine.gate import Gate
+from .errors import NotLoadedError, RequestError
+from .events import Progress
+from .llm import LLM
+from .local import Local
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A loaded model under all the names that people used for it."""
+
+    llm: LLM
+    key: tuple[str, str]
+    names: set[str] = field(default_factory=set)
+
+
+class Hub:
+    """The models of this process. All methods may be called from any thread.
+
+    default: the model that is meant when none is named. gate: see engine.gate; the notebook's hooks
+    hold it while a cell runs.
+    """
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.default = "smollm2"
+        self._lock = threading.RLock()
+        self._entries: list[_Entry] = []
+        self._loading: dict[tuple[str, str], Local] = {}
+        self._pid = os.getpid()
+
+    def load(
+        self,
+        name: str | None = None,
+        *,
+        ctx: int | None = None,
+        slots: int | None = None,
+        threads: int | None = None,
+        device: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> LLM:
+        """The LLM of that name; loads it if nobody has yet, else shares it.
+
+        ctx: context in tokens (4096, or the model's own limit if that is less). slots:
+        conversations kept in the KV cache (4). threads: CPU threads (all cores the process may
+        use). device: a tinygrad device (CPU). Asking a loaded model for more of these grows it; for
+        less, changes nothing. Raises what models.resolve and the engine raise; a failed load leaves
+        nothing behind.
+        """
+        for what, value in (("ctx", ctx), ("slots", slots), ("threads", threads)):
+            if value is not None and (isinstance(value, bool) or value < 1):
+                raise RequestError(f"{what} is {value!r}; it must be 1 or more")
+        self._after_fork()
+        name = str(name or self.default)
+        entry = self._named(name)
+        if entry is not None and not isinstance(entry.llm.provider, Local):
+            return entry.llm
+        say = on_progress or _silent
+        resolved = models.resolve(name, progress=lambda s, d, t: say(Progress(s, d, t)))
+        key = (os.path.realpath(resolved.path), (device or "CPU").upper())
+        with self._lock:
+            entry = next((e for e in self._entries if e.key == key), None)
+            local = self._loading.get(key)
+            if entry is None and local is None:
+                local = Local(
+                    resolved.name, Path(resolved.path), ctx, slots, threads, device, self.gate
+                )
+                self._loading[key] = local
+        if entry is not None:
+            entry.llm.provider.grow(ctx, slots, threads)  # type: ignore[attr-defined]
+            entry.names.add(name)
+            return entry.llm
+        assert local is not None
+        return self._wait(name, key, local, say)
+
+    def _wait(self, name: str, key: tuple[str, str], local: Local, say: OnProgress) -> LLM:
+        """Wait for a load that this or another thread began."""
+        try:
+            local.wait(say)
+        except KeyboardInterrupt:
+            local.close()
+            raise
+        finally:
+            with self._lock:
+                if local.failed or local.closed:
+                    self._loading.pop(key, None)
+        with self._lock:
+            self._loading.pop(key, None)
+            entry = next((e for e in self._entries if e.key == key), None)
+            if entry is None:
+                entry = _Entry(LLM(local), key)
+                self._entries.append(entry)
+            entry.names |= {name, local.model}
+            return entry.llm
+
+    def add(self, name: str, llm: LLM) -> None:
+        """Offer a ready LLM under a name. A loaded model of that name is not touched but hidden."""
+        with self._lock:
+            for entry in self._entries:
+                entry.names.discard(name)
+            self._entries.insert(0, _Entry(llm, (name, "added"), {name}))
+
+    def get(self, name: str | None = None) -> LLM | None:
+        """The LLM of that name if it is loaded."""
+        entry = self._named(str(name or self.default))
+        return None if entry is None else entry.llm
+
+    def loaded(self) -> list[LLM]:
+        with self._lock:
+            self._forget_closed()
+            return [entry.llm for entry in self._entries]
+
+    def unload(self, name: str | None = None) -> list[str]:
+        """Free one model, or all; returns the names. NotLoadedError if there is no such model."""
+        with self._lock:
+            self._forget_closed()
+            gone = [e for e in self._entries if name is None or name in e.names]
+            if not gone and name is not None:
+                names = sorted(n for e in self._entries for n in e.names)
+                raise NotLoadedError(
+                    f"{name!r} is not loaded; loaded: {', '.join(names) or 'none'}"
+                )
+            self._entries = [e for e in self._entries if e not in gone]
+        for entry in gone:
+            entry.llm.unload()
+        return [entry.llm.model for entry in gone]
+
+    def _named(self, name: str) -> _Entry | None:
+        with self._lock:
+            self._forget_closed()
+            return next((e for e in self._entries if name in e.names), None)
+
+    def _forget_closed(self) -> None:
+        self._entries = [e for e in self._entries if not getattr(e.llm.provider, "closed", False)]
+
+    def _after_fork(self) -> None:
+        """A forked child has the parent's objects but not its threads: it starts with nothing."""
+        if self._pid != os.getpid():
+            self.gate, self._lock = Gate(), threading.RLock()
+            self._entries, self._loading = [], {}
+            self._pid = os.getpid()
+
+
+def _silent(progress: Progress) -> None:
+    """Nobody watches."""
+
+
+hub = Hub()
