@@ -1,0 +1,199 @@
+"""The turns of one chat as a tree: every answer that was ever given stays reachable.
+
+Comes in: user texts, events folded to replies, and choices of a branch. Goes out: the messages of
+the active path, and JSON-safe pictures of turns for a page, a trait and a saved conversation.
+It must not know threads, widgets or engines.
+"""
+
+import html
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..chat.reply import Reply
+from ..events import Message
+from .tail import Tail
+
+VERSION = 1
+MAX_SAVED = 100_000  # characters of the trait that the front end keeps; the transcript has all
+
+
+def plain(text: str) -> str:
+    """Text as safe HTML with its line breaks: what is shown where no Markdown is wanted."""
+    return f"<p>{html.escape(text)}</p>".replace("\n", "<br>")
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One message of the tree. Mutable; owned by the pump thread.
+
+    note: why the answer ended early, in words; "" if it did not. error: what went wrong, "" if
+    nothing. active: which child continues the shown path.
+    """
+
+    id: int
+    role: str
+    text: str = ""
+    parent: "Turn | None" = None
+    children: list["Turn"] = field(default_factory=list)
+    active: int = 0
+    reply: Reply | None = None
+    answer: Tail = field(default_factory=lambda: Tail(plain))
+    reasoning: Tail = field(default_factory=lambda: Tail(plain))
+    note: str = ""
+    error: str = ""
+    busy: bool = False
+
+    @property
+    def message(self) -> Message:
+        if self.role == "assistant" and self.reply is not None:
+            return self.reply.message
+        return Message(self.role, self.text)
+
+    def foot(self) -> list[str]:
+        """What one line under an answer says: counts, speeds, and why it ended."""
+        if self.reply is None or self.busy:
+            return []
+        usage, timings = self.reply.usage, self.reply.timings
+        cached = f" ({usage.cached} cached)" if usage.cached else ""
+        parts = [self.reply.model, f"{usage.prompt}{cached} + {usage.completion} tokens"]
+        if timings.decode_tps:
+            parts.append(f"{timings.decode_tps:.0f} tok/s")
+        return [part for part in parts if part]
+
+    def picture(self) -> dict[str, Any]:
+        """What a page needs to draw this turn. HTML in it is safe; everything else is text."""
+        out: dict[str, Any] = {"id": self.id, "role": self.role}
+        if self.role == "user":
+            out["text"] = self.text
+        else:
+            out |= {"answer": list(self.answer.blocks), "reasoning": list(self.reasoning.blocks)}
+            out |= {"foot": self.foot(), "note": self.note, "error": self.error, "busy": self.busy}
+        siblings = self.parent.children if self.parent else [self]
+        if len(siblings) > 1:
+            out["branch"] = [siblings.index(self), len(siblings)]
+        return out
+
+
+class Turns:
+    """The tree of turns and its active path. `render` turns Markdown into safe HTML."""
+
+    def __init__(self, render: Callable[[str], str] = plain) -> None:
+        self._render = render
+        self._next = 1
+        self.root = Turn(0, "root")
+
+    def path(self) -> list[Turn]:
+        """The turns that are shown, oldest first."""
+        return list(self._walk())
+
+    def _walk(self) -> Iterator[Turn]:
+        turn = self.root
+        while turn.children:
+            turn = turn.children[turn.active]
+            yield turn
+
+    def find(self, id: int) -> Turn | None:
+        """The turn of the shown path with this id."""
+        return next((turn for turn in self._walk() if turn.id == id), None)
+
+    def add(self, parent: Turn, role: str, text: str = "") -> Turn:
+        """A new turn below `parent`; the shown path now leads to it."""
+        turn = Turn(self._next, role, text, parent)
+        turn.answer, turn.reasoning = Tail(self._render), Tail(self._render)
+        self._next += 1
+        parent.children.append(turn)
+        parent.active = len(parent.children) - 1
+        return turn
+
+    def last(self) -> Turn:
+        """The end of the shown path; the root when there is none."""
+        turns = self.path()
+        return turns[-1] if turns else self.root
+
+    def remove(self, turn: Turn) -> None:
+        """Forget a turn and all below it. An earlier sibling is shown in its place."""
+        parent = turn.parent
+        if parent is None:
+            return
+        at = parent.children.index(turn)
+        del parent.children[at]
+        parent.active = max(0, min(parent.active - (at <= parent.active), len(parent.children) - 1))
+
+    def choose(self, turn: Turn, index: int) -> bool:
+        """Show sibling number `index` of a turn instead of it. False if there is none."""
+        if turn.parent is None or not 0 <= index < len(turn.parent.children):
+            return False
+        turn.parent.active = index
+        return True
+
+    def clear(self) -> None:
+        self.root.children.clear()
+        self.root.active = 0
+
+    def messages(self, upto: Turn | None = None) -> tuple[Message, ...]:
+        """The active path as messages, up to and including `upto`. Empty answers are left out."""
+        out: list[Message] = []
+        for turn in self._walk():
+            if turn.role == "user" or turn.message.text or turn.message.calls:
+                out.append(turn.message)
+            if turn is upto:
+                break
+        return tuple(out)
+
+    def saved(self) -> list[list[str]]:
+        """[[role, text, note]] of the newest turns: what a page can show without a kernel."""
+        rows: list[list[str]] = []
+        left = MAX_SAVED
+        for turn in reversed(self.path()):
+            text = turn.message.text
+            left -= len(text)
+            if left < 0:
+                break
+            rows.append([turn.role, text, turn.error or turn.note])
+        return rows[::-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shown path as plain JSON: messages, and the reply behind each answer."""
+        turns = []
+        for turn in self.path():
+            row: dict[str, Any] = {"role": turn.role, "content": turn.message.text}
+            if turn.reply is not None:
+                row["reply"] = turn.reply.to_dict(prompt=False)
+            if turn.note or turn.error:
+                row["note"] = turn.error or turn.note
+            turns.append(row)
+        return {"version": VERSION, "turns": turns}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Replace everything by a saved conversation, which is not trusted.
+
+        Raises ValueError that says what is wrong; nothing is changed then.
+        """
+        rows = _rows_in(data)
+        self.clear()
+        for role, text, note, reply in rows:
+            turn = self.add(self.last(), role, text)
+            if role == "assistant":
+                turn.reply = reply or Reply(text)
+                turn.note = note
+                turn.answer.settle(turn.reply.text)
+                turn.reasoning.settle(turn.reply.reasoning)
+
+
+def _rows_in(data: Any) -> list[tuple[str, str, str, Reply | None]]:
+    if not isinstance(data, Mapping) or data.get("version") != VERSION:
+        raise ValueError(f"not a conversation saved by this release (version {VERSION})")
+    rows = []
+    turns = data.get("turns")
+    if not isinstance(turns, list):
+        raise ValueError("the saved conversation has no list of turns")
+    for i, row in enumerate(turns):
+        if not isinstance(row, Mapping) or row.get("role") not in ("user", "assistant"):
+            raise ValueError(f"turn {i} is neither a user's nor an assistant's")
+        text, note = row.get("content"), row.get("note", "")
+        if not isinstance(text, str) or not isinstance(note, str):
+            raise ValueError(f"turn {i} has no text")
+        reply = Reply.from_dict(row["reply"]) if "reply" in row else None
+        rows.append((row["role"], text, note, reply))
+    return rows

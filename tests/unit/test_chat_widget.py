@@ -1,0 +1,398 @@
+"""The chat behind its widget: turns, the changed tail, the pump's thread. No kernel, no page."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from llm_magic.chat.scripted import Scripted
+from llm_magic.errors import EngineError, ModelNotFoundError
+from llm_magic.events import Message, Progress
+from llm_magic.llm import LLM
+from llm_magic.ui import transcript
+from llm_magic.ui.pump import Pump
+from llm_magic.ui.tail import Tail, common_prefix
+from llm_magic.ui.turns import Turns, plain
+
+
+class Port:
+    """A chat without a widget: what the pump posts is kept, with the time it came."""
+
+    def __init__(
+        self, llm: LLM, before: Callable[[Callable[[Progress], None]], None] | None = None
+    ):
+        self.llm, self.before = llm, before
+        self.name = llm.model
+        self.posted: list[dict[str, Any]] = []
+        self.times: list[float] = []
+        self.threads: set[str] = set()
+        self.settles = 0
+        self.waiting = False
+
+    def waits(self) -> bool:
+        return self.waiting
+
+    def open(self, messages: tuple[Message, ...], progress: Callable[[Progress], None]) -> Any:
+        if self.before:
+            self.before(progress)
+        return self.llm.stream(messages)
+
+    def post(self, message: Any) -> None:
+        self.posted.append(json.loads(json.dumps(message)))
+        self.times.append(time.monotonic())
+        self.threads.add(threading.current_thread().name)
+
+    def settled(self) -> None:
+        self.settles += 1
+        self.threads.add(threading.current_thread().name)
+
+
+class Page:
+    """What a page makes of the messages: the same few rules as chat.js."""
+
+    def __init__(self, posted: list[dict[str, Any]]) -> None:
+        self.turns: list[dict[str, Any]] = []
+        self.notices: list[str] = []
+        self.drafts: list[str] = []
+        self.phases: list[str] = []
+        for message in posted:
+            for op in message["ops"]:
+                self.apply(op)
+
+    def apply(self, op: dict[str, Any]) -> None:
+        turn = next((t for t in self.turns if t["id"] == op.get("id")), {})
+        match op["o"]:
+            case "path":
+                self.turns[op["at"] :] = op["turns"]
+            case "tail":
+                for at, keep, add in op["edits"]:
+                    blocks = turn[op["part"]]
+                    blocks.extend([""] * (at + 1 - len(blocks)))
+                    old = blocks[at].encode("utf-16-le")[: 2 * keep].decode("utf-16-le")
+                    blocks[at] = old + add
+            case "done":
+                turn |= op | {"busy": False}
+            case "notice":
+                self.notices.append(op["text"])
+            case "draft":
+                self.drafts.append(op["text"])
+            case "phase":
+                self.phases.append(op["name"])
+
+    def answer(self, i: int = -1) -> str:
+        return "".join(self.turns[i]["answer"])
+
+
+def chat(script: Any, **options: Any) -> tuple[Pump, Port]:
+    port = Port(LLM(Scripted(script, **options)))
+    return Pump(port), port
+
+
+def say(pump: Pump, text: str, nonce: str = "n") -> None:
+    pump.submit({"t": "send", "text": text, "nonce": nonce})
+    assert pump.wait(20)
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing came"
+        time.sleep(0.005)
+
+
+# ------------------------------------------------------------------ the changed tail
+
+
+def blocks_of(text: str) -> str:
+    """A renderer whose result depends on the block as a whole, as Markdown's does."""
+    return f"<p>{len(text.strip()) % 10}:{text.strip()}</p>\n"
+
+
+def grow(text: str, step: int) -> Iterator[str]:
+    yield from (text[:i] for i in range(0, len(text), step))
+    yield text
+
+
+MARKDOWN = """First paragraph with **bold**.
+
+Second, with an emoji 🧪 in it 🧪🧪.
+
+- one
+- two
+
+- three, after a blank line
+
+  and its second paragraph
+
+```python
+def f():
+
+    return 1
+```
+
+Last."""
+
+
+@pytest.mark.parametrize("step", [1, 3, 17])
+def test_patches_rebuild_the_html(step: int) -> None:
+    tail = Tail(plain)
+    page: list[str] = []
+    for text in grow(MARKDOWN, step):
+        for at, keep, add in tail.update(text):
+            page.extend([""] * (at + 1 - len(page)))
+            page[at] = page[at].encode("utf-16-le")[: 2 * keep].decode("utf-16-le") + add
+    assert page == tail.blocks
+    assert len(page) == 5  # two paragraphs, one list, one fence, the end
+
+
+def test_a_block_that_reaches_over_its_border_is_sent_whole_at_the_end() -> None:
+    tail = Tail(blocks_of)
+    tail.update("a\n\nb")
+    patches = tail.settle("a\n\nb")
+    assert patches[0] == (0, 0, blocks_of("a\n\nb"))
+    assert "".join(tail.blocks) == blocks_of("a\n\nb")
+
+
+def test_bytes_sent_do_not_grow_quadratically() -> None:
+    text = "word " * 4000  # one paragraph without an end: the worst case
+    tail, sent = Tail(plain), 0
+    for part in grow(text, 5):
+        sent += sum(len(add) for _, _, add in tail.update(part))
+    assert sent < 3 * len(text)
+
+
+@pytest.mark.parametrize(("a", "b", "n"), [("", "", 0), ("abc", "abd", 2), ("abc", "abc", 3)])
+def test_common_prefix(a: str, b: str, n: int) -> None:
+    assert common_prefix(a, b) == n
+
+
+# ------------------------------------------------------------------ a turn
+
+
+def test_an_answer_streams_and_settles() -> None:
+    pump, port = chat(["Hello there, **you**."], delay=0.05)
+    say(pump, "Hi")
+    page = Page(port.posted)
+    assert page.answer() == plain("Hello there, **you**.")
+    assert page.turns[0]["text"] == "Hi"
+    partial = [op for m in port.posted for op in m["ops"] if op["o"] == "tail"]
+    assert len(partial) > 2  # it came piece by piece
+    assert pump.messages == (Message("user", "Hi"), Message("assistant", "Hello there, **you**."))
+    assert pump.last is not None
+    assert pump.last.finish_reason == "stop"
+    assert page.phases[-1] == "idle"
+    assert port.settles == 1
+
+
+def test_the_pump_thread_alone_talks_to_the_page() -> None:
+    pump, port = chat(["One two three"], delay=0.01)
+    say(pump, "Hi")
+    pump.submit({"t": "hello", "view": "v"})
+    until(lambda: any(m.get("to") == "v" for m in port.posted))
+    assert port.threads == {"llm-chat"}
+
+
+# B104
+def test_at_most_twenty_messages_a_second_and_bounded_bytes() -> None:
+    pump, port = chat(["x" * 1 + " y" * 4999], delay=0.0002)
+    pump.turns._render = plain
+    llm_stream = port.llm.stream
+    port.llm.stream = lambda messages: llm_stream(messages, max_tokens=9999)  # type: ignore[method-assign]
+    say(pump, "Go")
+    numbered = [t for m, t in zip(port.posted, port.times, strict=True)]
+    assert len(numbered) <= 20 * (numbered[-1] - numbered[0]) + 4
+    sent = sum(len(json.dumps(m)) for m in port.posted)
+    assert sent < 2_000_000
+    assert Page(port.posted).answer() == plain("x" + " y" * 4999)
+
+
+def test_messages_are_numbered_without_gaps() -> None:
+    pump, port = chat(["a b c", "d e f"], delay=0.01)
+    say(pump, "1")
+    say(pump, "2")
+    assert [m["seq"] for m in port.posted] == list(range(1, len(port.posted) + 1))
+
+
+def test_a_snapshot_in_the_middle_of_an_answer_continues_seamlessly() -> None:
+    pump, port = chat(["one two three four five six seven eight nine ten"], delay=0.03)
+    pump.submit({"t": "send", "text": "count", "nonce": "n"})
+    until(lambda: any(op["o"] == "tail" for m in port.posted for op in m["ops"]))
+    pump.submit({"t": "hello", "view": "late"})
+    assert pump.wait(10)
+    at = next(i for i, m in enumerate(port.posted) if m.get("to") == "late")
+    snapshot = port.posted[at]
+    assert 0 < len("".join(snapshot["ops"][0]["turns"][1]["answer"])) < 60
+    later = [m for m in port.posted[at + 1 :]]
+    assert [m["seq"] for m in later] == [snapshot["seq"] + i + 1 for i in range(len(later))]
+    assert Page([snapshot, *later]).answer() == plain(
+        "one two three four five six seven eight nine ten"
+    )
+
+
+def test_stop_while_writing_keeps_what_came() -> None:
+    pump, port = chat(["one two three four five six seven eight nine ten"] * 2, delay=0.2)
+    pump.submit({"t": "send", "text": "count", "nonce": "n"})
+    until(lambda: any(op["o"] == "tail" for m in port.posted for op in m["ops"]))
+    before = time.monotonic()
+    pump.stop()
+    assert pump.wait(5)
+    assert time.monotonic() - before < 1
+    page = Page(port.posted)
+    assert page.turns[-1]["note"] == "stopped"
+    assert page.answer() != plain("")
+    assert [m.role for m in pump.messages] == ["user", "assistant"]
+
+
+# B109
+def test_stop_in_prefill_gives_the_question_back_and_leaves_no_dangling_turn() -> None:
+    pump, port = chat(["never seen"], prefill_delay=0.3)
+    pump.submit({"t": "send", "text": "word " * 2000, "nonce": "n"})
+    until(lambda: "prefill" in Page(port.posted).phases)
+    before = time.monotonic()
+    pump.stop()
+    assert pump.wait(5)
+    assert time.monotonic() - before < 1
+    page = Page(port.posted)
+    assert page.drafts == ["word " * 2000]
+    assert page.turns == []
+    assert pump.messages == ()
+
+
+def test_stop_while_loading_ends_the_turn_and_the_load_goes_on() -> None:
+    release, loaded = threading.Event(), threading.Event()
+
+    def slow_load(progress: Callable[[Progress], None]) -> None:
+        progress(Progress("load", 1, 2))
+        assert release.wait(10)
+        loaded.set()
+
+    pump, port = chat(["late"])
+    port.before = slow_load
+    pump.submit({"t": "send", "text": "Hi", "nonce": "n"})
+    until(lambda: "load" in Page(port.posted).phases)
+    pump.stop()
+    assert pump.wait(2)
+    assert Page(port.posted).drafts == ["Hi"]
+    release.set()
+    assert loaded.wait(2)
+    time.sleep(0.2)
+    assert Page(port.posted).turns == []  # the late stream was cancelled and shows nothing
+
+
+def test_an_error_before_the_answer_is_shown_and_the_input_kept() -> None:
+    def fail(progress: Callable[[Progress], None]) -> None:
+        raise ModelNotFoundError("no model called 'nope'")
+
+    pump, port = chat(["x"])
+    port.before = fail
+    say(pump, "my long question")
+    page = Page(port.posted)
+    assert page.notices == ["no model called 'nope'"]
+    assert page.drafts == ["my long question"]
+    assert page.turns == []
+    assert page.phases[-1] == "idle"
+
+
+def test_an_error_half_way_keeps_the_partial_answer() -> None:
+    pump, port = chat([["Half", " way", EngineError("it broke")], "fine"])
+    say(pump, "go")
+    page = Page(port.posted)
+    assert page.answer() == plain("Half way")
+    assert page.turns[-1]["error"] == "it broke"
+    say(pump, "again")  # the chat stays usable
+    assert Page(port.posted).answer() == plain("fine")
+
+
+def test_a_second_message_while_writing_is_refused_with_its_text() -> None:
+    pump, port = chat(["a b c d e f g h"], delay=0.05)
+    pump.submit({"t": "send", "text": "one", "nonce": "n1"})
+    pump.submit({"t": "send", "text": "two", "nonce": "n2"})
+    assert pump.wait(10)
+    refused = [op for m in port.posted for op in m["ops"] if op["o"] == "refused"]
+    assert [op["nonce"] for op in refused] == ["n2"]
+    assert refused[0]["text"] == "two"
+
+
+@pytest.mark.parametrize(
+    "message", [{}, {"t": "send"}, {"t": "send", "text": 3}, {"t": "branch", "id": "x"}, {"t": 1}]
+)
+def test_a_strange_message_from_the_page_is_answered_not_fatal(message: dict[str, Any]) -> None:
+    pump, port = chat(["fine"])
+    pump.submit(message)
+    say(pump, "hi")
+    page = Page(port.posted)
+    assert page.notices
+    assert page.answer() == plain("fine")
+
+
+# ------------------------------------------------------------------ the tree
+
+
+def test_regenerate_keeps_the_old_answer_as_a_branch() -> None:
+    pump, port = chat(["first", "second"])
+    say(pump, "q")
+    pump.submit({"t": "regenerate", "id": Page(port.posted).turns[-1]["id"]})
+    assert pump.wait(5)
+    page = Page(port.posted)
+    assert page.answer() == plain("second")
+    assert page.turns[-1]["branch"] == [1, 2]
+    pump.submit({"t": "branch", "id": page.turns[-1]["id"], "index": 0})
+    until(lambda: Page(port.posted).answer() == plain("first"))
+    until(lambda: pump.messages[-1].text == "first")
+
+
+def test_edit_and_resend_starts_a_branch_of_the_conversation() -> None:
+    pump, port = chat(["a1", "a2", "b1"])
+    say(pump, "one")
+    say(pump, "two")
+    first = Page(port.posted).turns[0]["id"]
+    pump.submit({"t": "edit", "id": first, "text": "uno", "nonce": "e"})
+    assert pump.wait(5)
+    assert [m.text for m in pump.messages] == ["uno", "b1"]
+    page = Page(port.posted)
+    pump.submit({"t": "branch", "id": page.turns[0]["id"], "index": 0})
+    until(lambda: [m.text for m in pump.messages] == ["one", "a1", "two", "a2"])
+
+
+def test_undo_gives_the_question_back() -> None:
+    pump, port = chat(["a", "b"])
+    say(pump, "one")
+    say(pump, "two")
+    pump.submit({"t": "undo"})
+    until(lambda: len(pump.messages) == 2)
+    assert Page(port.posted).drafts == ["two"]
+
+
+def test_saved_and_loaded_conversation_is_the_same() -> None:
+    pump, _ = chat(["a <b>", "c"])
+    say(pump, "one")
+    data = json.loads(json.dumps(pump.turns.to_dict()))
+    other = Turns()
+    other.load(data)
+    assert other.messages() == pump.messages
+    assert other.path()[1].reply == pump.last or other.path()[1].reply.text == "a <b>"
+
+
+@pytest.mark.parametrize(
+    "data", [None, {}, {"version": 9, "turns": []}, {"version": 1, "turns": [{"role": "root"}]},
+             {"version": 1, "turns": [{"role": "user", "content": 3}]}]
+)  # fmt: skip
+def test_a_damaged_saved_conversation_changes_nothing(data: Any) -> None:
+    turns = Turns()
+    turns.add(turns.root, "user", "kept")
+    with pytest.raises(ValueError, match=r"."):
+        turns.load(data)
+    assert turns.messages() == (Message("user", "kept"),)
+
+
+def test_the_transcript_escapes_and_needs_no_script() -> None:
+    pump, _ = chat(["<script>alert(1)</script> & more"])
+    say(pump, "<img src=x onerror=alert(1)>")
+    bundle = transcript.bundle(pump.turns.path(), "<b>model</b>")
+    assert "<script" not in bundle["text/html"]
+    assert "<img" not in bundle["text/html"]
+    assert "<b>model" not in bundle["text/html"]
+    assert "alert(1)" in bundle["text/plain"]
