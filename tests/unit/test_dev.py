@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import conftest
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,3 +130,31 @@ def test_no_python_is_said_plainly(checkout):
     code, _, said = dev(checkout, "setup", PATH=str(tools))
     assert code != 0
     assert "Python >= 3.11" in said
+
+
+def test_what_is_required_and_missing_fails_else_skips(monkeypatch):
+    monkeypatch.setattr(conftest, "REQUIRED", frozenset({"browser"}))
+    with pytest.raises(pytest.fail.Exception, match="apt-get install"):
+        conftest.missing("browser", "apt-get install chromium")
+    with pytest.raises(pytest.skip.Exception, match="pip install"):
+        conftest.missing("peers", "pip install '.[peers]'")
+
+
+def test_ci_requires_everything_and_fails_when_a_part_does(checkout):
+    (checkout / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", checkout / ".ci" / "run")
+    (checkout / "dev").write_text(
+        '#!/bin/sh\necho "$1 $LLM_MAGIC_REQUIRE" >>"$LOG"\n[ "$1" != "$FAIL" ]\n'
+    )
+    for tool in ("apt-get", "chromium"):  # nothing is installed by this test
+        (checkout / ".venv" / "bin" / tool).write_text("#!/bin/sh\n")
+        (checkout / ".venv" / "bin" / tool).chmod(0o755)
+    path = f"{checkout / '.venv' / 'bin'}:{os.environ['PATH']}"
+    for fail, code in (("", 0), ("lint", 1), ("test", 1)):
+        log = checkout / "log"
+        log.write_text("")
+        env = os.environ | {"LOG": str(log), "FAIL": fail, "PATH": path}
+        assert subprocess.run(["bash", checkout / ".ci" / "run"], env=env).returncode == code
+        said = log.read_text().splitlines()
+        assert [line.split()[0] for line in said] == ["lint", "test"]
+        assert set(said[1].split()[1].split(",")) >= {"browser", "peers", "reference"}
