@@ -172,7 +172,7 @@ class Local:
         )
 
     def prompt_ids(self, request: Request) -> tuple[str, tuple[int, ...]]:
-        """A request's prompt as text and as the ids that the model gets, BOS included exactly once."""
+        """A request's prompt as text and as the ids that the model gets, with exactly one BOS."""
         tokenizer = self._engine.loaded().tokenizer
         prompt = request.prompt
         if isinstance(prompt, str):

@@ -166,7 +166,7 @@ class Scheduler:
 
     def __init__(self, loader: Callable[[], Model], gate: Gate | None = None) -> None:
         self._gate = gate or Gate()
-        self._loader = loader
+        self._loader: Callable[[], Model] | None = loader
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._pid = os.getpid()
         self._closed = False
@@ -287,7 +287,8 @@ class Scheduler:
 
     def _main(self) -> None:
         try:
-            model = self._loader()
+            assert self._loader is not None
+            model, self._loader = self._loader(), None  # the loader may hold what close must free
             self._model = model
             self._slots = Slots(model.forward.n_slots, model.forward.copy)
         except BaseException as e:

@@ -1,0 +1,69 @@
+"""Which slot a request gets, and how much of it is kept."""
+
+from llm_magic.engine.cache import Slots, common_prefix
+
+
+def filled(*contents):
+    copies = []
+    slots = Slots(len(contents), lambda s, t, n: copies.append((s, t, n)))
+    for slot, ids in zip(slots, contents, strict=True):
+        slot.ids = list(ids)
+        slots.touch(slot)
+    return slots, copies
+
+
+def test_common_prefix():
+    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
+    assert common_prefix([], [1]) == 0
+    assert common_prefix([1, 2], [1, 2, 3]) == 2
+
+
+def test_TG80_the_longest_match_wins_and_one_token_is_always_evaluated():
+    slots, copies = filled([1, 2], [1, 2, 3, 4], [9], [])
+    slot, n = slots.acquire([1, 2, 3, 4])
+    assert (slot.index, n, slot.ids) == (1, 3, [1, 2, 3])
+    assert copies == []
+
+
+def test_LC72_without_a_match_the_least_recently_used_slot_goes():
+    slots, _ = filled([1], [2], [3])
+    slots.touch(next(iter(slots)))
+    slot, n = slots.acquire([7, 8])
+    assert (slot.index, n) == (1, 0)
+
+
+def test_empty_slots_are_taken_before_used_ones():
+    slots, _ = filled([1], [], [3])
+    assert slots.acquire([7, 8])[0].index == 1
+
+
+def test_a_short_shared_prefix_is_copied_and_does_not_wipe_out_a_long_conversation():
+    long = list(range(100))
+    slots, copies = filled(long, [], [3])
+    slot, n = slots.acquire([0, 1, 2, 500, 501])
+    assert (slot.index, n, slot.ids) == (1, 3, [0, 1, 2])
+    assert copies == [(0, 1, 3)]
+    assert next(iter(slots)).ids == long
+
+
+def test_a_busy_slot_can_still_give_its_prefix():
+    slots, copies = filled([1, 2, 3, 4], [])
+    first, _ = slots.acquire([1, 2, 3, 4, 5])
+    second, n = slots.acquire([1, 2, 3, 9])
+    assert first.index == 0
+    assert (second.index, n, copies) == (1, 3, [(0, 1, 3)])
+
+
+def test_reuse_can_be_switched_off_and_all_busy_gives_none():
+    slots, _ = filled([1, 2, 3])
+    slot, n = slots.acquire([1, 2, 3, 4], reuse=False)
+    assert (n, slot.ids) == (0, [])
+    assert slots.acquire([1]) is None
+    slots.release(slot)
+    assert slots.acquire([1]) is not None
+
+
+def test_statistics_count_hits_and_misses():
+    slots, _ = filled([1, 2, 3])
+    slots.acquire([1, 2, 3, 4, 5])
+    assert (slots.hits, slots.misses, slots.free) == (3, 2, 0)
