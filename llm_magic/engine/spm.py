@@ -1,0 +1,113 @@
+"""Merges of a SentencePiece vocabulary: derived from its scores, and kept on disk.
+
+What comes in: token texts and scores. What goes out: pairs of texts by falling priority, as a BPE
+model takes them. It must not know special tokens or GGUF files.
+
+llama.cpp joins the two neighbours whose joined text is the token of highest score, leftmost first.
+A token's text always joins in the same way inside, whatever stands around it, as long as it ends as
+that token: joins that cross its edges would have prevented it, all others come in the same order.
+So each token is the result of one merge only, the last one when its own text is tokenised, and
+that merge is found by doing just that. (Taking every way to cut a token in two, as is usual, gives
+twice as many merges, and wrong ids in runs such as "-----".) A BPE model with these merges, by
+falling score, gives llama.cpp's ids. What stays open: tokens of equal score, where it takes the
+leftmost and a BPE model the smaller id; trained vocabularies have distinct scores.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+_MAGIC = b"llm_magic merges 1\n"
+_NEVER = 1 << 60
+_LONGEST = 1 << 15  # a token of more characters than uint16 holds is no token of a real text
+
+
+def spm_merges(
+    texts: Sequence[str],
+    scores: npt.NDArray[np.float32],
+    cache_dir: Path | None = None,
+    key: str | None = None,
+) -> list[tuple[str, str]]:
+    """(left, right) by falling priority; a part is a token or a single character.
+
+    texts: distinct, encodable as UTF-8; one score each.
+    cache_dir: where the result of the search is kept (one small file), and found again.
+    key: names that file (a hash of the model file, say); None = a hash of the contents, which the
+        file holds anyhow: a stale or damaged one is never used, but written anew.
+    """
+    content = _content(texts, scores)
+    path = None if cache_dir is None else cache_dir / f"merges-{key or content.hex()[:32]}.bin"
+    cuts = None if path is None else _load(path, content, texts)
+    if cuts is None:
+        cuts = np.fromiter(_last_cuts(texts, scores), np.uint16, len(texts))
+        if path is not None:
+            _save(path, content, cuts)
+    order = np.argsort(-scores, kind="stable")
+    order = order[cuts[order] > 0]
+    rows = zip(order.tolist(), cuts[order].tolist(), strict=True)
+    return [((text := texts[i])[:cut], text[cut:]) for i, cut in rows]
+
+
+def _last_cuts(texts: Sequence[str], scores: npt.NDArray[np.float32]) -> list[int]:
+    """For each token where its last merge joins it (characters); 0 = no merges lead to it."""
+    ranks = np.unique(-scores, return_inverse=True)[1].reshape(-1).tolist()  # equal scores tie
+    get = dict(zip(texts, ranks, strict=True)).get
+    return [_last_cut(text, get) if 1 < len(text) < _LONGEST else 0 for text in texts]
+
+
+def _last_cut(text: str, rank: Callable[[str, int], int]) -> int:
+    n = len(text) - 1  # places where two neighbours meet
+    if n == 1:
+        return 1
+    pairs = [rank(text[i : i + 2], _NEVER) for i in range(n)]
+    edges = list(range(n + 2))
+    while n > 1:
+        best = min(pairs)
+        if best == _NEVER:
+            return 0
+        at = pairs.index(best)
+        del pairs[at], edges[at + 1]
+        n -= 1
+        if at:
+            pairs[at - 1] = rank(text[edges[at - 1] : edges[at + 1]], _NEVER)
+        if at < n:
+            pairs[at] = rank(text[edges[at] : edges[at + 2]], _NEVER)
+    return edges[1]
+
+
+def _content(texts: Sequence[str], scores: npt.NDArray[np.float32]) -> bytes:
+    return hashlib.sha256(
+        "\0".join(texts).encode() + b"\0\0" + scores.astype("<f4").tobytes()
+    ).digest()
+
+
+def _load(path: Path, content: bytes, texts: Sequence[str]) -> npt.NDArray[np.uint16] | None:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    head, body = data[: len(_MAGIC) + 64], data[len(_MAGIC) + 64 :]
+    if head != _MAGIC + content + hashlib.sha256(body).digest() or len(body) != 2 * len(texts):
+        return None
+    return np.frombuffer(body, "<u2").astype(np.uint16, copy=False)
+
+
+def _save(path: Path, content: bytes, cuts: npt.NDArray[np.uint16]) -> None:
+    """Write it whole or not at all. A folder that cannot be written is no error: it is a cache."""
+    body = cuts.astype("<u2").tobytes()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + content + hashlib.sha256(body).digest() + body)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
