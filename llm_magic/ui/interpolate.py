@@ -1,8 +1,7 @@
 r"""`{{ name }}` in a prompt is replaced by the value of that name; nothing else is touched.
 
-Comes in: the text of a cell, the names that it may see, and a function that turns a value into text.
-Goes out: the prompt. It must not know IPython, and it never evaluates code: a name, attributes and
-literal indices are looked up, nothing is called.
+Comes in: the text of a cell and the names that it may see. Goes out: the prompt. It never evaluates
+code: a name, attributes and literal indices are looked up, nothing is called.
 
 The rule is narrow so that JSON, LaTeX, f-strings, templates and `$x` survive byte for byte: two
 braces, at least one blank on each side, a dotted or indexed name, all on one line. One pass: what
@@ -18,6 +17,8 @@ from ..errors import InterpolationError
 
 _NAME = r"[^\W\d]\w*"
 _INDEX = r"""\[(?:-?\d+|'[^'\n]*'|"[^"\n]*")\]"""
+CAP = 20_000  # characters of a value that is not a str itself
+
 _FIELD = re.compile(rf"(\\?)\{{\{{[ \t]+({_NAME}(?:\.{_NAME}|{_INDEX})*)[ \t]+\}}\}}")
 _STEP = re.compile(rf"\.({_NAME})|\[(?:(-?\d+)|'([^'\n]*)'|\"([^\"\n]*)\")\]")
 _HEAD = re.compile(_NAME)
@@ -88,3 +89,29 @@ def _unknown(path: str, why: str, word: str, known: list[str], source: str) -> I
         f"{{{{ {path} }}}} in {source}: {why}{hint} "
         "To keep the braces as they are, write \\{{ … }}, or --raw for the whole cell."
     )
+
+
+def as_text(value: Any, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+    """A value as the model reads it. formatters: IPython's, by MIME type.
+
+    A str as it is; else what its `_repr_llm_()` returns, its Markdown, or its plain text, cut at
+    CAP characters with a note that says so.
+    """
+    if isinstance(value, str):
+        return value
+    text = _described(value, formatters)
+    if len(text) > CAP:
+        return f"{text[:CAP]}\n[cut: {len(text) - CAP:,} more characters]"
+    return text
+
+
+def _described(value: Any, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+    # On the class, as Python looks up special methods: an object that invents attributes has none.
+    method = getattr(type(value), "_repr_llm_", None)
+    if method is not None and isinstance(text := method(value), str):
+        return text
+    for mime in ("text/markdown", "text/plain"):
+        text = formatters[mime](value) if mime in formatters else None
+        if isinstance(text, str):
+            return text
+    return str(value)

@@ -17,7 +17,7 @@ def fill(text: str, **names: object) -> str:
 def test_B100_only_blank_braced_names_are_replaced() -> None:
     untouched = (
         '{a*2 for a in xs}\n{"a": 1}\n{x!r:>10}\n{}\n{undefined}\n{name}\n{{name}}\n{{}}\n'
-        r"\frac{a}{b} {{1}} {{ a + b }} {{ f() }} {{ a[i] }} {{ a[0:2] }} {%% if x %%} $name ${name}"
+        r"\frac{a}{b} {{1}} {{ a + b }} {{ f() }} {{ a[i] }} {{ a[0:2] }} {%% if %%} $name ${name}"
         "\n{{ name\n}} { { name } } {{{name}}} f'{x}' {{-name-}} {{ }}"
     )
     assert fill(untouched, name="Bob", xs=[1], x=1, a=2, b=3) == untouched

@@ -1,0 +1,74 @@
+"""`%load_ext llm_magic` and `%unload_ext llm_magic`.
+
+Comes in: the shell. Goes out: registered magics, completion, and two hooks that hold the engine's
+gate while a cell runs. Loaded models are not part of it: `%reload_ext` keeps them. Nothing heavy is
+imported here.
+"""
+
+from typing import Any
+
+from ..hub import hub
+from .magics import LLMMagics, complete
+
+_NAME = "LLMMagics"  # where %config looks
+_HOOKS = ("pre_run_cell", "post_run_cell")
+
+
+class Extension:
+    """What was put into one shell, so that all of it can be taken out again."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self.magics = LLMMagics(shell)
+
+    def install(self) -> None:
+        shell = self._shell
+        self.magics.extension = self
+        shell.magics_manager.registry[_NAME] = self.magics
+        self.magics.offer()
+        shell.events.register("pre_run_cell", self._enter)
+        shell.events.register("post_run_cell", self._leave)
+        shell.set_hook("complete_command", self._complete, re_key=r"%%?\w+\b")
+
+    def remove(self) -> None:
+        shell = self._shell
+        self.magics.withdraw()
+        shell.magics_manager.registry.pop(_NAME, None)
+        if self.magics in shell.configurables:
+            shell.configurables.remove(self.magics)
+        shell.events.unregister("pre_run_cell", self._enter)
+        shell.events.unregister("post_run_cell", self._leave)
+        for pattern, chain in list(shell.strdispatchers["complete_command"].regexs.items()):
+            chain.chain[:] = [c for c in chain.chain if not self._is_ours(c[1])]
+            if not chain.chain:
+                del shell.strdispatchers["complete_command"].regexs[pattern]
+        hub.gate.leave()  # the cell that unloads us has entered, and nobody else will leave
+
+    def _is_ours(self, hook: Any) -> bool:
+        return getattr(hook, "__func__", None) == self._complete
+
+    def _enter(self, *_: Any) -> None:
+        hub.gate.enter()
+
+    def _leave(self, *_: Any) -> None:
+        hub.gate.leave()
+
+    def _complete(self, shell: Any, event: Any) -> list[str]:
+        from IPython.core.error import TryNext
+
+        if event.command.lstrip("%") != self.magics.magic_name:
+            raise TryNext
+        return complete(self.magics, event.text_until_cursor, event.symbol)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics. Loading twice is the same as reloading."""
+    unload_ipython_extension(shell)
+    Extension(shell).install()
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take everything out again; what our magics had hidden is back. Models stay loaded."""
+    magics = shell.magics_manager.registry.get(_NAME)
+    if magics is not None:
+        magics.extension.remove()

@@ -1,0 +1,464 @@
+"""A stream on the screen while it runs: one display per cell, updated in place, whole at the end.
+
+Comes in: a Stream (or a function that loads a model and reports Progress) and a Screen. Goes out:
+what a person sees, and the Reply. It must not know how a model works nor how options are parsed.
+
+All of it runs on the thread of the cell, so its output lands in its cell. What is sent is bounded:
+at most 15 frames a second, and all frames together weigh no more than six times the last one; the
+interval grows with the text. Frames in between hold the same preferred type as the last one, so the
+output does not jump, and neither heat map nor JSON.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ..chat.reply import Fold, Reply
+from ..errors import Interrupted, LLMError
+from ..events import (
+    CallDelta,
+    CallDone,
+    Delta,
+    Event,
+    Finish,
+    Prefill,
+    Progress,
+    Queued,
+    Token,
+    ToolDone,
+)
+from ..llm import interruptible
+from ..provider import Stream
+from . import html, views
+
+RATE = 15.0  # frames a second
+BUDGET = 5.0  # bytes before the last frame, in units of the last frame
+PATIENCE = 0.25  # seconds before work without text is worth a line
+ALIVE = 2.0  # seconds after which such a line is sent whatever the budget says
+
+Publish = Callable[..., None]
+
+
+class Screen(Protocol):
+    """Where a reply appears."""
+
+    def event(self, event: Event) -> None: ...
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        """The last state of a reply. note: what happened to it, if it did not simply end."""
+
+    def close(self, note: str) -> None:
+        """Nothing came of it: leave the note where progress was shown, nothing where none was."""
+
+    def say(self, fragment: views.Fragment) -> None:
+        """Show something that is not a reply, in the place of the progress."""
+
+
+def follow(stream: Stream, screen: Screen, keep: Callable[[Reply], None]) -> Reply:
+    """Show a stream to its end and return its Reply. `keep` gets it before it is shown.
+
+    An interrupt cancels and raises Interrupted once the generation has stopped; a failure raises
+    too. Both carry the partial reply, which is kept and on the screen by then.
+    """
+    fold = None if hasattr(stream, "reply") else Fold()
+
+    def reply() -> Reply:
+        found: Reply = fold.reply() if fold is not None else stream.reply  # type: ignore[attr-defined]
+        return found
+
+    with stream:
+        try:
+            _drain(stream, screen, fold, reply)
+        except Interrupted as e:
+            partial = e.partial or reply()
+            e.partial = replace(partial, finish_reason=partial.finish_reason or "interrupted")
+            keep(e.partial)
+            # A second interrupt while the partial is drawn must not hide what happened.
+            with suppress(KeyboardInterrupt):
+                screen.final(e.partial, "interrupted")
+            raise
+        except LLMError as e:
+            e.partial = e.partial or reply()
+            keep(e.partial)
+            screen.final(e.partial, f"failed: {type(e).__name__}")
+            raise
+    done = reply()
+    keep(done)
+    screen.final(done, done.finish_reason or "" if _cut_short(done) else "")
+    return done
+
+
+def _cut_short(reply: Reply) -> bool:
+    return reply.finish_reason in ("interrupted", "cancelled")
+
+
+def _drain(stream: Stream, screen: Screen, fold: Fold | None, reply: Callable[[], Reply]) -> None:
+    """All events to the screen. An interrupt may strike anywhere, also inside a display update."""
+    interrupted = False
+    while True:
+        try:
+            for event in interruptible(stream):
+                if fold is not None:
+                    fold.add(event)
+                if not interrupted:
+                    screen.event(event)
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            if interrupted:
+                stream.close()
+            else:
+                interrupted = True
+                stream.cancel("interrupted")
+                continue
+        break
+    if interrupted:
+        n = len(reply().tokens)
+        raise Interrupted(f"interrupted after {n} token{'' if n == 1 else 's'}", reply())
+
+
+# ----------------------------------------------------------------------------- what is shown
+
+
+class Running:
+    """The text so far and what it costs to show it. Cheap per event: nothing is rendered here."""
+
+    def __init__(self) -> None:
+        self.answer: list[str] = []
+        self.reasoning = ""
+        self.call = ""
+        self.tools = 0
+        self.tokens = 0
+        self.text_bytes = 0
+        self.json_bytes = 0  # a lower bound of what the saved tokens will weigh
+        self.since = 0.0
+        self.line = ""  # what is being done while there is no text
+        self.share: float | None = None  # of that, from 0 to 1
+
+    @property
+    def empty(self) -> bool:
+        return not (self.answer or self.reasoning or self.call or self.tools)
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Delta(kind, text, tokens):
+                if kind == "answer":
+                    self.answer.append(text)
+                else:
+                    self.reasoning += text
+                self._take(text, tokens)
+            case CallDelta(name=name, arguments=arguments, tokens=tokens):
+                self.call = (f"{name} " if name else self.call) + arguments
+                self._take(arguments, tokens)
+            case CallDone():
+                pass
+            case ToolDone():
+                self.tools += 1
+                self.call = ""
+            case Queued() | Progress() | Prefill():
+                self.line, self.share = describe(event)
+            case Finish():
+                pass
+
+    def _take(self, text: str, tokens: tuple[Token, ...]) -> None:
+        if not self.tokens and tokens:
+            self.since = time.monotonic()
+        self.tokens += len(tokens)
+        self.text_bytes += len(text.encode("utf-8", "replace"))
+        # A token is at least `[1, "", -0.1, 1, 1], `, an alternative `[1, "", -0.1], `.
+        self.json_bytes += sum(
+            20 + len(t.bytes) + sum(15 + len(a.bytes) for a in t.top) for t in tokens
+        )
+
+    def tps(self) -> float:
+        seconds = time.monotonic() - self.since
+        return (self.tokens - 1) / seconds if self.tokens > 1 and seconds > 0.2 else 0.0
+
+
+def describe(event: Queued | Progress | Prefill) -> tuple[str, float | None]:
+    """What is being done, in words, and how much of it is done (None: unknown)."""
+    match event:
+        case Queued(ahead):
+            return (f"waiting for {ahead} other request{'s' * (ahead != 1)}", None)
+        case Prefill(done, total, cached):
+            known = f", {cached:,} of them cached" if cached else ""
+            return (f"reading the prompt: {done:,} of {total:,} tokens{known}", _share(done, total))
+        case Progress(stage, done, total):
+            what = {"download": "downloading", "load": "loading", "compile": "compiling"}
+            words = what.get(stage, stage)
+            return (f"{words}: {_amount(stage, done, total)}", _share(done, total))
+
+
+def _share(done: int, total: int) -> float | None:
+    return min(1.0, done / total) if total else None
+
+
+def _amount(stage: str, done: int, total: int) -> str:
+    if stage in ("download", "load"):
+        mega = f"{done / 1e6:,.0f} MB"
+        return f"{mega} of {total / 1e6:,.0f} MB" if total else mega
+    return f"{done:,} of {total:,}" if total else f"{done:,}"
+
+
+# ----------------------------------------------------------------------------- pace
+
+
+class Pace:
+    """When the next frame may go out: by time, and by what has been sent already."""
+
+    def __init__(
+        self, rate: float = RATE, budget: float = BUDGET, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._clock = clock or time.monotonic
+        self._interval = 1.0 / rate
+        self._budget = budget
+        self._sent = 0
+        self._last = -1e9
+        self._cost = 0.0  # seconds that the last frame took to render and send
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the last frame."""
+        return self._clock() - self._last
+
+    def due(self) -> bool:
+        # Rendering holds the GIL, which the engine needs between tokens: a fifth of it at most.
+        return self.idle >= max(self._interval, 4 * self._cost)
+
+    def affords(self, size: int, final: int) -> bool:
+        """Would a frame of `size` bytes leave all frames within the budget of `final` bytes?"""
+        return self._sent + size <= self._budget * final
+
+    @contextmanager
+    def frame(self) -> Iterator[Callable[[int], None]]:
+        """Time the making of a frame; the block reports the bytes that it sent."""
+        start = self._clock()
+
+        def sent(size: int) -> None:
+            self._sent += size
+
+        yield sent
+        self._last = self._clock()
+        self._cost = self._last - start
+
+
+# ----------------------------------------------------------------------------- screens
+
+
+class CellScreen:
+    """One display in the cell's output, updated in place."""
+
+    def __init__(
+        self, publish: Publish, look: views.Look, model: str, *, tokens: int | None = None,
+        rate: float = RATE,
+    ) -> None:  # fmt: skip
+        """publish: shell.display_pub.publish. tokens: the most that may be generated, if known."""
+        self._publish = publish
+        self._look = look
+        self._model = views.model_name(model)
+        self._saved = look.json_tokens is None or (tokens or sys.maxsize) <= look.json_tokens
+        self._id: str | None = None
+        self._pace = Pace(rate)
+        self._start = time.monotonic()
+        self._running = Running()
+        self._overhead = 0  # bytes of a frame that are not text
+
+    def event(self, event: Event) -> None:
+        running = self._running
+        running.add(event)
+        if not self._pace.due():
+            return
+        if running.empty:
+            if time.monotonic() - self._start < PATIENCE or not running.line:
+                return
+            if not self._affords(500) and self._pace.idle < ALIVE:
+                return
+        elif not self._affords(self._overhead + running.text_bytes):
+            return
+        with self._pace.frame() as sent:
+            page = self._frame()
+            size = len(page.encode())
+            self._overhead = max(300, size - running.text_bytes)
+            self._send({"text/plain": "…", "text/html": page})
+            sent(size)
+
+    def _affords(self, size: int) -> bool:
+        running = self._running
+        # The last bundle holds the text as plain text, Markdown and HTML, and maybe the tokens.
+        final = 1_000 + 3 * running.text_bytes + (running.json_bytes if self._saved else 0)
+        return self._pace.affords(size, final)
+
+    def _frame(self) -> str:
+        running = self._running
+        if running.empty:
+            return html.wrap(bar(running.line, running.share), self._note(""))
+        text = "".join(running.answer)
+        body = views.body(text, self._look.format) if text else ""
+        speed = views.speed("decode", running.tps())
+        count = f"{running.tokens:,} token{'' if running.tokens == 1 else 's'}"
+        return html.wrap(
+            _thinking(running), body, _calling(running), self._note(count, speed),
+            themed="lm-code" in body,
+        )  # fmt: skip
+
+    def _note(self, *parts: str) -> str:
+        return html.note(html.text(self._model), *parts)
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self._send(views.bundle(reply, self._look, note))
+
+    def close(self, note: str) -> None:
+        if self._id is not None:
+            self._send({"text/plain": note, "text/html": html.wrap(html.note(html.text(note)))})
+
+    def _send(self, data: dict[str, Any]) -> None:
+        update = self._id is not None
+        if self._id is None:
+            import uuid
+
+            self._id = uuid.uuid4().hex
+        self._publish(data, {}, transient={"display_id": self._id}, update=update)
+
+    def say(self, fragment: views.Fragment) -> None:
+        self._send(fragment._repr_mimebundle_())
+
+
+def bar(line: str, share: float | None) -> str:
+    """A line of words with a thin bar under it."""
+    done = 0.0 if share is None else share * 100
+    return (
+        f'<div style="font-size:13px;line-height:1.5">{html.text(line)}</div>'
+        '<div style="height:3px;max-width:320px;border-radius:2px;background:#8c959f;color:#000">'
+        f'<div style="height:3px;border-radius:2px;width:{done:.0f}%;background:#0969da;'
+        'color:#fff"></div></div>'
+    )
+
+
+def _thinking(running: Running) -> str:
+    if not running.reasoning:
+        return ""
+    tail = " ".join(running.reasoning[-90:].split())
+    if running.answer:
+        return html.note("Reasoning")
+    return html.note(f"Reasoning … {html.text(tail)}")
+
+
+def _calling(running: Running) -> str:
+    done = f"{running.tools} tool call{'s' * (running.tools != 1)} done" if running.tools else ""
+    call = f"calling <code>{html.escape(running.call[-200:])}</code>" if running.call else ""
+    return html.note(done, call) if done or call else ""
+
+
+class StillScreen:
+    """Nothing while it runs, one plain display at the end: outputs that can be compared."""
+
+    def __init__(self, publish: Publish, look: views.Look) -> None:
+        self._publish = publish
+        self._look = look
+
+    def event(self, event: Event) -> None:
+        """Frames in between would be different on every run."""
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self._publish(views.bundle(reply, self._look, note), {})
+
+    def close(self, note: str) -> None:
+        """Nothing was shown."""
+
+    def say(self, fragment: views.Fragment) -> None:
+        self._publish(fragment._repr_mimebundle_(), {})
+
+
+class QuietScreen:
+    """Nothing at all (`--quiet`)."""
+
+    def event(self, event: Event) -> None:
+        """Not shown."""
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        """Not shown: the reply is in `_llm`."""
+
+    def close(self, note: str) -> None:
+        """Nothing was shown."""
+
+    def say(self, fragment: views.Fragment) -> None:
+        """Not shown."""
+
+
+class TextScreen:
+    """A terminal: the text as it comes, then one line of numbers."""
+
+    def __init__(self, look: views.Look, model: str) -> None:
+        self._look = look
+        self._model = views.model_name(model)
+        self._column = 0  # characters of a progress line to wipe
+        self._pace = Pace()
+        self._start = time.monotonic()
+        self._last = "\n"
+        self._thinking = False
+
+    def event(self, event: Event) -> None:
+        match event:
+            case Delta("answer", text):
+                self._write(text)
+            case Queued() | Progress() | Prefill():
+                self._status(describe(event)[0])
+            case Delta("reasoning"):
+                self._status("reasoning …")
+            case CallDelta() | CallDone():
+                self._status("calling a tool …")
+            case _:
+                pass
+
+    def _write(self, text: str) -> None:
+        self._status("")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._last = text[-1:] or self._last
+
+    def _status(self, line: str) -> None:
+        """A line that the next output replaces; only where somebody watches."""
+        late = time.monotonic() - self._start >= PATIENCE
+        if line and not (sys.stderr.isatty() and late and self._pace.due()):
+            return
+        if self._column or line:
+            with self._pace.frame():
+                sys.stderr.write("\r" + line.ljust(self._column) + ("" if line else "\r"))
+                sys.stderr.flush()
+        self._column = len(line)
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self._status("")
+        if self._last != "\n":
+            sys.stdout.write("\n")
+        shown = views.steady(reply) if self._look.docs else reply
+        sys.stdout.write(f"[{views.numbers(shown, note)}]\n")
+        sys.stdout.flush()
+
+    def close(self, note: str) -> None:
+        self._status("")
+
+    def say(self, fragment: views.Fragment) -> None:
+        self._status("")
+        sys.stdout.write(f"{fragment.plain}\n")
+
+
+def screen(shell: Any, look: views.Look, model: str, *, quiet: bool = False,
+           tokens: int | None = None, rate: float = RATE) -> Screen:  # fmt: skip
+    """The screen that suits a shell."""
+    if quiet:
+        return QuietScreen()
+    if _is_terminal(shell):
+        return TextScreen(look, model)
+    if look.docs:
+        return StillScreen(shell.display_pub.publish, look)
+    return CellScreen(shell.display_pub.publish, look, model, tokens=tokens, rate=rate)
+
+
+def _is_terminal(shell: Any) -> bool:
+    # Only a process that runs one has imported it; importing it here would be slow in a kernel.
+    module = sys.modules.get("IPython.terminal.interactiveshell")
+    return module is not None and isinstance(shell, module.TerminalInteractiveShell)
