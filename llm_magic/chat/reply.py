@@ -6,7 +6,9 @@ layer and are looked up by name when they are first asked for.
 """
 
 import importlib
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import ModuleType
@@ -225,34 +227,38 @@ class Fold:
 # ----------------------------------------------------------------------------- JSON, outwards
 
 
-def _text_out(data: bytes) -> Any:
+def _text_out(data: bytes) -> str:
+    """Text as inside JSON quotes (no raw tab can remain); bytes that are no text as \\x and hex."""
     try:
-        return data.decode()
+        return json.dumps(data.decode(), ensure_ascii=False)[1:-1]
     except UnicodeDecodeError:
-        return {"hex": data.hex()}
+        return r"\x" + data.hex()
 
 
-def _number_out(x: float | None) -> float | None:
-    return None if x is None or not math.isfinite(x) else round(x, 4)
+def _number_out(x: float | None, digits: int) -> str:
+    return "" if x is None or not math.isfinite(x) else f"{x:.{digits}f}".rstrip("0").rstrip(".")
 
 
-def _token_out(t: Token) -> list[Any]:
-    """[id, text, logprob, rank, milliseconds, top, flags], without empty fields at the end."""
-    top = [
-        [a.id, _text_out(a.bytes), _number_out(a.logprob), *([] if a.allowed else [0])]
-        for a in t.top
-    ]
-    flags: dict[str, Any] = {}
-    if t.masked is not None:
-        flags["masked"] = round(t.masked, 6)
-    if t.trimmed:
-        flags["trimmed"] = True
-    if t.forced:
-        flags["forced"] = True
-    row = [t.id, _text_out(t.bytes), _number_out(t.logprob), t.rank, round(t.at * 1000), top, flags]
-    while row and row[-1] in ([], {}):
-        row.pop()
-    return row
+def _token_out(t: Token) -> str:
+    """One token as a line of fields between tabs.
+
+    id, text, logprob, rank, milliseconds, flags, then id, text, logprob of each alternative (with
+    "!" behind it when it was forbidden). Flags: t trimmed, f forced, m and a number: the masked
+    share. One string, since a notebook file puts every item of a list on a line of its own: as
+    lists, the records would be four times as long.
+    """
+    flags = "t" * t.trimmed + "f" * t.forced
+    flags += "" if t.masked is None else f"m{t.masked:.6f}"
+    row = [_id_out(t.id), _text_out(t.bytes), _number_out(t.logprob, 4), _id_out(t.rank)]
+    row += [str(round(t.at * 1000)), flags]
+    for a in t.top:
+        row += [_id_out(a.id), _text_out(a.bytes)]
+        row.append(_number_out(a.logprob, 3) + "!" * (not a.allowed))
+    return "\t".join(row)
+
+
+def _id_out(i: int | None) -> str:
+    return "" if i is None else str(i)
 
 
 def _runs(kinds: Sequence[str]) -> list[list[Any]]:
@@ -269,6 +275,7 @@ def _runs(kinds: Sequence[str]) -> list[list[Any]]:
 # ----------------------------------------------------------------------------- JSON, inwards
 
 MAX_BRANCH_DEPTH = 8
+MAX_TOKEN_TEXT = 100_000
 
 
 def _fail(what: str) -> ValueError:
@@ -291,45 +298,51 @@ def _number_in(value: Any, what: str) -> float | None:
     return number
 
 
-def _int_in(value: Any, what: str) -> int | None:
-    return None if value is None else int(_is(value, int, what))
+def _bytes_in(text: str) -> bytes:
+    try:
+        if text.startswith(r"\x"):
+            return bytes.fromhex(text[2:])
+        return str(json.loads(f'"{text}"')).encode("utf-8", "replace")
+    except ValueError:
+        raise _fail("the text of a token is neither text nor hex bytes") from None
 
 
-def _bytes_in(value: Any, what: str) -> bytes:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace")
-    if isinstance(value, Mapping) and isinstance(value.get("hex"), str):
-        try:
-            return bytes.fromhex(value["hex"])
-        except ValueError:
-            pass
-    raise _fail(f"{what} is neither text nor hex bytes")
+def _field_in(text: str, kind: type[int] | type[float], what: str) -> Any:
+    if not text:
+        return None
+    try:
+        value = kind(text)
+    except ValueError:
+        raise _fail(f"{what} is not a number") from None
+    return _number_in(value, what) if kind is float else value
 
 
-def _top_in(row: Any) -> Top:
-    row = _is(row, list, "an alternative")
-    if len(row) not in (3, 4):
-        raise _fail("an alternative has a wrong number of fields")
-    logprob = _number_in(row[2], "a logprob")
-    return Top(_int_in(row[0], "a token id"), _bytes_in(row[1], "a token"), logprob, len(row) == 3)
+def _top_in(id_: str, text: str, logprob: str) -> Top:
+    allowed = not logprob.endswith("!")
+    value = _field_in(logprob.removesuffix("!"), float, "a logprob")
+    return Top(_field_in(id_, int, "a token id"), _bytes_in(text), value, allowed)
 
 
-def _token_in(row: Any) -> Token:
-    row = _is(row, list, "a token")
-    if not 2 <= len(row) <= 7:
-        raise _fail("a token has a wrong number of fields")
-    row = row + [None, None, 0, [], {}][len(row) - 2 :]
-    flags = _is(row[6], Mapping, "token flags")
+_FLAGS = re.compile(r"(t?)(f?)(?:m([0-9.]+))?")
+
+
+def _token_in(text: Any) -> Token:
+    if len(_is(text, str, "a token")) > MAX_TOKEN_TEXT:
+        raise _fail("a token record is too long")
+    row = text.split("\t")
+    flags = _FLAGS.fullmatch(row[5]) if len(row) >= 6 else None
+    if flags is None or len(row) % 3:
+        raise _fail("a token record has wrong fields")
     return Token(
-        id=_int_in(row[0], "a token id"),
-        bytes=_bytes_in(row[1], "a token"),
-        logprob=_number_in(row[2], "a logprob"),
-        rank=_int_in(row[3], "a rank"),
-        at=(_number_in(row[4], "a time") or 0.0) / 1000,
-        top=tuple(_top_in(t) for t in _is(row[5], list, "alternatives")),
-        masked=_number_in(flags.get("masked"), "a masked share"),
-        trimmed=flags.get("trimmed") is True,
-        forced=flags.get("forced") is True,
+        id=_field_in(row[0], int, "a token id"),
+        bytes=_bytes_in(row[1]),
+        logprob=_field_in(row[2], float, "a logprob"),
+        rank=_field_in(row[3], int, "a rank"),
+        at=(_field_in(row[4], int, "a time") or 0) / 1000,
+        top=tuple(_top_in(*row[i : i + 3]) for i in range(6, len(row), 3)),
+        masked=_field_in(flags[3] or "", float, "a masked share"),
+        trimmed=bool(flags[1]),
+        forced=bool(flags[2]),
     )
 
 

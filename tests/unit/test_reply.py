@@ -1,0 +1,166 @@
+"""The fold of events, and the JSON form that a saved notebook keeps (untrusted when read)."""
+
+import contextlib
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_magic.chat.reply import Fold, Reply
+from llm_magic.events import (
+    CallDelta,
+    CallDone,
+    Delta,
+    Finish,
+    Prefill,
+    Sampling,
+    Timings,
+    Token,
+    ToolCall,
+    ToolDone,
+    ToolRecord,
+    Top,
+    Usage,
+)
+
+
+def token(text, logprob=-0.5, **fields):
+    data = text if isinstance(text, bytes) else text.encode()
+    return Token(7, data, logprob, 1, **fields)
+
+
+def sample_reply():
+    fold = Fold("m", "prompt text", (1, 2), Sampling(temperature=0.0, stop=("x",), seed=3))
+    call = ToolCall("call_1", "f", '{"a": 1}')
+    fold.add(Prefill(2, 2, 1))
+    fold.add(Delta("reasoning", "hm", (token("hm"),)))
+    top = (Top(1, b"a", -0.25), Top(2, b"\xf0\x9f", None, allowed=False))
+    fold.add(Delta("answer", "Hi", (token("H", top=top), token(b"\xf0\x9f", None, masked=0.25))))
+    fold.add(CallDelta(0, "call_1", "f", "", (token("{"),)))
+    fold.add(CallDone(0, call))
+    fold.add(Finish("tool_calls", Usage(2, 1, 4), Timings(prefill=0.5, decode_tps=12.5)))
+    return fold.reply()
+
+
+def test_fold_keeps_kinds_apart_and_every_token():
+    reply = sample_reply()
+    assert (reply.text, reply.reasoning, reply.finish_reason) == ("Hi", "hm", "tool_calls")
+    assert reply.kinds == ("reasoning", "answer", "answer", "call")
+    assert [t.bytes for t in reply.tokens] == [b"hm", b"H", b"\xf0\x9f", b"{"]
+    assert reply.usage == Usage(2, 1, 4)
+    assert reply.message.calls == reply.calls
+    assert reply.message.content == "Hi"
+
+
+def test_a_partial_reply_counts_what_is_there():
+    fold = Fold("m")
+    fold.add(Prefill(5, 9, 3))
+    fold.add(Delta("answer", "He", (token("He"),)))
+    reply = fold.reply()
+    assert (reply.text, reply.finish_reason, reply.usage) == ("He", None, Usage(9, 3, 1))
+
+
+def test_LC46_perplexity_is_exp_of_minus_the_mean_logprob():
+    reply = Reply("ab", tokens=(token("a", -1.0), token("b", -3.0), token("c", None)))
+    assert reply.mean_logprob == -2.0
+    assert reply.perplexity == pytest.approx(math.exp(2.0))
+    assert Reply("").perplexity is None
+
+
+def test_to_dict_survives_json_and_comes_back():
+    reply = sample_reply()
+    text = json.dumps(reply.to_dict(), allow_nan=False)
+    again = Reply.from_dict(json.loads(text))
+    assert again.to_dict() == reply.to_dict()
+    assert again.tokens[1].top == reply.tokens[1].top
+    assert again.tokens[2].bytes == b"\xf0\x9f"
+    assert again.kinds == reply.kinds
+    assert again.calls == reply.calls
+    assert again.sampling == reply.sampling
+
+
+def test_traces_and_branches_come_back():
+    record = ToolRecord(0, ToolCall("c", "f", "{}"), {}, "auto", "ok", 0.25, "42", "out", None)
+    fold = Fold("m")
+    fold.add(ToolDone(record))
+    base = fold.reply()
+    branched = Reply("x", branches=((3, base),))
+    again = Reply.from_dict(json.loads(json.dumps(branched.to_dict())))
+    assert again.branches[0][0] == 3
+    assert again.branches[0][1].trace == (record,)
+
+
+def test_B076_infinite_logprobs_are_left_out_of_the_json():
+    reply = Reply("a", tokens=(token("a", -math.inf, top=(Top(1, b"b", -math.inf),)),))
+    assert reply.to_dict()["tokens"] == ["7\ta\t\t1\t0\t\t1\tb\t"]
+    again = Reply.from_dict(json.loads(json.dumps(reply.to_dict(), allow_nan=False)))
+    assert again.tokens[0].logprob is None
+    assert again.tokens[0].top[0].logprob is None
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_of_a_token_come_back(data):
+    reply = Reply("", tokens=(token(data),))
+    assert Reply.from_dict(json.loads(json.dumps(reply.to_dict()))).tokens[0].bytes == data
+
+
+def test_prompt_and_long_token_lists_can_stay_out():
+    reply = sample_reply()
+    assert "prompt" not in reply.to_dict(prompt=False)
+    assert "tokens" not in reply.to_dict(max_tokens=3)
+    assert "tokens" in reply.to_dict(max_tokens=4)
+
+
+def test_at_most_150_bytes_a_token_with_five_alternatives():
+    top = tuple(Top(12345 + i, b" word" + bytes([97 + i]), -1.23456 - i) for i in range(5))
+    reply = Reply("", tokens=tuple(token(f" word{i}", -1.2, top=top, at=1.5) for i in range(100)))
+    assert len(json.dumps(reply.to_dict()["tokens"], indent=1)) <= 150 * 100
+
+
+GOOD = {"version": 1, "text": "a"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None, [], "x", {}, {"version": 2, "text": ""}, {"version": 1}, {"version": 1, "text": 3},
+        {**GOOD, "tokens": {}}, {**GOOD, "tokens": ["1"]}, {**GOOD, "tokens": [[1, "a"]]},
+        *({**GOOD, "tokens": [row]} for row in (
+            "x\ta\t\t\t0\t", "1\t\\xzz\t\t\t0\t", "1\ta\tnan\t\t0\t", "1\ta\t<b>\t\t0\t",
+            '1\t"a\t\t\t0\t', "1\ta\t\t\t0\tevil", "1\ta\t\t\t0\t\t5\tb", "a" * 200_000,
+        )),
+        {**GOOD, "kinds": [["answer", 5]]}, {**GOOD, "kinds": [["evil", 0]]},
+        {**GOOD, "finish_reason": "because"}, {**GOOD, "usage": {"prompt": -1}},
+        {**GOOD, "usage": {"prompt": "9"}}, {**GOOD, "timings": {"decode": float("inf")}},
+        {**GOOD, "calls": [{"id": 1, "name": "f", "arguments": "{}"}]}, {**GOOD, "prompt": 1},
+        {**GOOD, "sampling": {"stop": [1]}}, {**GOOD, "sampling": {"temperature": "hot"}},
+        {**GOOD, "branches": [[0]]}, {**GOOD, "trace": [{}]}, {**GOOD, "model": None},
+    ],
+)  # fmt: skip
+def test_a_foreign_dict_is_refused_with_a_reason(data):
+    with pytest.raises(ValueError, match=r"not a saved reply|unpack"):
+        Reply.from_dict(data)
+
+
+def test_deeply_nested_branches_are_refused():
+    data = dict(GOOD)
+    for _ in range(50):
+        data = {**GOOD, "branches": [[0, data]]}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Reply.from_dict(data)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+KEYS = ["text", "tokens", "kinds", "calls", "usage", "timings", "sampling", "trace", "branches"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), json_values))
+def test_any_json_is_a_reply_or_a_value_error(fields):
+    with contextlib.suppress(ValueError):
+        Reply.from_dict({**GOOD, **fields})

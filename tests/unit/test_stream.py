@@ -1,0 +1,181 @@
+"""Streams over scripted tokens: events, stop strings, errors, interrupts, defaults."""
+
+import threading
+
+import pytest
+
+from llm_magic.chat.scripted import Scripted
+from llm_magic.errors import EngineError, Interrupted, RequestError
+from llm_magic.events import Delta, Finish, Message, Prefill, Sampling
+from llm_magic.llm import CHAT, COMPLETE, LLM, interruptible
+
+
+def llm(*answers, **options):
+    provider = Scripted(list(answers), **options)
+    return LLM(provider), provider
+
+
+def test_LC3_LAI5_LAI6_the_reply_is_the_concatenation_of_the_deltas():
+    model, _ = llm("Hello there, world!")
+    with model.stream("x") as stream:
+        events = list(stream)
+    deltas = [e for e in events if isinstance(e, Delta)]
+    assert len(deltas) > 2
+    assert "".join(d.text for d in deltas) == stream.reply.text == "Hello there, world!"
+    assert [t for d in deltas for t in d.tokens] == list(stream.reply.tokens)
+    assert isinstance(events[0], Prefill)
+    assert isinstance(events[-1], Finish)
+    assert sum(isinstance(e, Finish) for e in events) == 1
+
+
+def test_LAI12_streamed_equals_not_streamed():
+    text = "Hé 😀, one <two> three"
+    streamed, _ = llm(text)
+    with streamed.stream("x") as s:
+        for _ in s:
+            pass
+    whole, _ = llm(text)
+    assert s.reply == whole.complete("x")
+
+
+def test_a_stop_string_ends_the_stream_and_counts_kept_tokens():
+    model, _ = llm("one two three four")
+    reply = model.complete("x", stop=[" three"])
+    assert (reply.text, reply.finish_reason) == ("one two", "stop")
+    assert reply.usage.completion == len(reply.tokens) == 2
+
+
+def test_LAI2_LAI3_LC30_defaults_and_explicit_zero():
+    model, provider = llm("a", "b", "c", "d")
+    model.chat("hi")
+    model.complete("x")
+    model.chat("hi", temperature=0, max_tokens=5)
+    assert provider.requests[0].sampling == CHAT == Sampling(temperature=0.7, max_tokens=256)
+    assert provider.requests[1].sampling == COMPLETE == Sampling(temperature=0.0, max_tokens=256)
+    assert provider.requests[2].sampling.temperature == 0
+    assert provider.requests[2].sampling.max_tokens == 5
+
+
+def test_LAI11_an_error_half_way_carries_the_partial_reply():
+    model, _ = llm(["Hel", "lo", RuntimeError("boom")], "fine")
+    with pytest.raises(EngineError, match="generation failed: RuntimeError: boom") as e:
+        model.complete("x")
+    assert e.value.partial.text == "Hello"
+    assert e.value.partial.finish_reason is None
+    assert isinstance(e.value.__cause__, RuntimeError)
+    assert model.complete("x").text == "fine"
+
+
+def test_held_back_text_is_in_the_partial_of_an_error():
+    model, _ = llm(["Hi", "\n", RuntimeError("boom")])
+    with pytest.raises(EngineError) as e:
+        model.complete("x", stop="\n\n")
+    assert e.value.partial.text == "Hi\n"
+
+
+def test_an_interrupt_cancels_drains_and_raises_with_the_partial():
+    model, _ = llm(["a", "b", KeyboardInterrupt(), "c"])
+    stream = model.stream("x")
+    seen = []
+
+    def read():
+        for event in interruptible(_Resuming(stream)):
+            seen.append(event)
+
+    with pytest.raises(Interrupted, match="interrupted after 2 tokens") as e:
+        read()
+    assert isinstance(seen[-1], Finish)
+    assert seen[-1].reason == "interrupted"
+    assert e.value.partial.text == "ab"
+    assert isinstance(e.value, KeyboardInterrupt)
+
+
+class _Resuming:
+    """A stream that is interrupted while it waits for its third token."""
+
+    def __init__(self, stream):
+        self._stream, self._n = stream, 0
+        self.cancel, self.close = stream.cancel, stream.close
+
+    @property
+    def reply(self):
+        return self._stream.reply
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        event = next(self._stream) if self._n != 4 else None
+        self._n += 1
+        if event is None:
+            raise KeyboardInterrupt
+        return event
+
+
+def test_cancel_from_another_thread():
+    model, _ = llm("word " * 1000, delay=0.01)
+    stream = model.stream("x", max_tokens=None)
+    threading.Timer(0.05, stream.cancel).start()
+    events = list(stream)
+    assert events[-1].reason == "cancelled"
+    assert 0 < len(stream.reply.tokens) < 200
+
+
+def test_a_closed_stream_yields_nothing_more():
+    model, _ = llm("one two three")
+    stream = model.stream("x")
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+
+
+def test_B110_dropping_a_stream_stops_its_source():
+    model, _ = llm("one two three")
+    stream = model.stream("x")
+    source = stream._source
+    next(stream)
+    del stream
+    assert source._halt.is_set()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temprature": 1}, "unknown option 'temprature'; did you mean temperature"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5"),
+        ({"logprobs": -1}, "logprobs is -1"),
+        ({"stop": [1]}, "stop is"),
+        ({"regex": "a", "choices": ["b"]}, "regex and choices cannot be used together"),
+        ({"tools": [{}]}, "a tool needs a name"),
+    ],
+)
+def test_bad_options_are_named_before_anything_runs(options, message):
+    model, provider = llm("a")
+    with pytest.raises(RequestError, match=message):
+        model.complete("x", **options)
+    assert provider.requests == []
+
+
+def test_LC69_LC68_messages_are_read_strictly():
+    model, provider = llm("a", "b")
+    parts = [{"type": "text", "text": "hi"}]
+    model.chat([{"role": "user", "content": parts}, Message("user", None)])
+    assert provider.requests[0].prompt[0].text == "hi"
+    for bad in ([{"content": "x"}], [{"role": "user", "content": 3}], [3.5], []):
+        with pytest.raises(RequestError):
+            model.chat(bad)
+
+
+def test_system_comes_first_and_only_once():
+    model, provider = llm("a", "b")
+    model.chat("hi", system="be brief")
+    assert [m.role for m in provider.requests[0].prompt] == ["system", "user"]
+    with pytest.raises(RequestError, match="already begin with a system"):
+        model.chat([{"role": "system", "content": "x"}], system="y")
+
+
+def test_LC69_empty_stop_strings_are_ignored():
+    model, provider = llm("a b")
+    assert model.complete("x", stop=["", "zzz"]).text == "a b"
+    assert provider.requests[0].sampling.stop == ("zzz",)
