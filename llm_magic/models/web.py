@@ -174,7 +174,7 @@ def _parts(chosen: str, names: list[str]) -> list[str]:
 
 
 class _Watched:
-    """A snapshot download on a thread of its own, so that the caller's thread can watch and stop it.
+    """A snapshot download on its own thread, so that the caller's thread can watch and stop it.
 
     The hub reports from its worker threads; they only count here. Stopping makes the next report
     raise, which ends the download; what is unfinished keeps the hub's `.incomplete` name.
