@@ -1,0 +1,145 @@
+"""Values of arguments: from the texts that models write to Python and to JSON.
+
+What comes in: JSON text, or a parameter's text and its JSON schema. What goes out: Python values,
+and arguments as JSON text. It must not know how the texts were marked up.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .tape import Args, NotACall, Tools
+
+
+def loads(text: str) -> Any:
+    """The value of a JSON text, as models write them: raw control characters in strings are taken,
+    NaN and infinities are not, lone surrogates become U+FFFD. ValueError when it is not JSON."""
+    try:
+        value = json.loads(text, strict=False, parse_constant=_no_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("the JSON text is nested too deeply") from None
+    return paired(value) if "\\u" in text or "\\U" in text else value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large")
+    return value
+
+
+def paired(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case list():
+            return [paired(v) for v in value]
+        case dict():
+            return {paired(k): paired(v) for k, v in value.items()}
+    return value
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_LINE_BREAK = re.compile(r"\A\r?\n|\r?\n\Z")
+
+
+def unwrapped(value: str) -> str:
+    """The value without the one line break at each end that belongs to the markup."""
+    return _LINE_BREAK.sub("", value)
+
+
+def coerce(value: str, schema: Any) -> Any:
+    """The value that a parameter's text means under its schema; the text itself if it means none.
+
+    With no type in the schema: JSON if it is JSON, else text.
+    """
+    types = _types(schema)
+    if not types:
+        return loads_or(value)
+    for type, parse in _PARSERS.items():
+        if type in types:
+            try:
+                return parse(value.strip())
+            except ValueError:
+                pass
+    return value
+
+
+def _types(schema: Any) -> frozenset[str]:
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    own = schema.get("type", ())
+    types = {own} if isinstance(own, str) else set(own)
+    for key in ("anyOf", "oneOf"):
+        for option in schema.get(key, ()):
+            types |= _types(option)
+    if not types and "enum" in schema and all(isinstance(v, str) for v in schema["enum"]):
+        types = {"string"}
+    return frozenset(types)
+
+
+def loads_or(value: str) -> Any:
+    try:
+        return loads(value)
+    except ValueError:
+        return value
+
+
+def _of(*kinds: type) -> Callable[[str], Any]:
+    def parse(value: str) -> Any:
+        result = loads(value)
+        if not isinstance(result, kinds) or (isinstance(result, bool) and bool not in kinds):
+            raise ValueError
+        return result
+
+    return parse
+
+
+def _word(**words: bool | None) -> Callable[[str], Any]:
+    def parse(value: str) -> Any:
+        if value.lower() not in words:
+            raise ValueError
+        return words[value.lower()]
+
+    return parse
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "null": _word(null=None, none=None),
+    "boolean": _word(true=True, false=False),
+    "integer": _of(int),
+    "number": _of(int, float),
+    "object": _of(dict),
+    "array": _of(list),
+}
+
+
+class Parameters:
+    """Arguments that arrive key by key, as JSON text that grows."""
+
+    def __init__(self, name: str, tools: Tools) -> None:
+        self.schemas = tools.get(name, {}).get("properties", {})
+        self.text = ""
+        self._keys: set[str] = set()
+
+    def add(self, key: str, value: Any) -> Args:
+        if key in self._keys:
+            raise NotACall
+        piece = f"{', ' if self._keys else '{'}{dumps(key)}: {dumps(value)}"
+        self._keys.add(key)
+        self.text += piece
+        return Args(piece)
+
+    def close(self) -> Args:
+        piece = "}" if self._keys else "{}"
+        self.text += piece
+        return Args(piece)
