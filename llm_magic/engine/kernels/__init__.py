@@ -1,1 +1,5 @@
-"""CPU kernels: C sources and the Python that binds them as tinygrad custom kernels."""
+"""CPU kernels: C sources (c/), compiled by tinygrad's own compiler, and what binds them."""
+
+from .forward import KernelForward, supports
+
+__all__ = ["KernelForward", "supports"]

@@ -1,0 +1,68 @@
+// Activations as the matrix products read them.
+//
+// Rows come in panels of MR (the last one shorter, R rows). Every block of 32 inputs of a row is
+// scaled to 15-bit integers, |v| <= 16191: 8 bits would move the log-probabilities by tenths.
+//   q: [panel][block][R][64] bytes: 32 high and 32 low parts, v = 128 * high + low (PLANES), or
+//      32 int16 in the order 0 2 1 3 of every four, which is how 8-bit weights split into pairs
+//   s: [panel][block][R] of scale_t
+//   f: [panel][input][R] float32, filled only where a matrix with float weights follows
+
+typedef struct {
+  float d;     // value of one unit
+  float sum;   // sum of the 32 values: multiplies a block's minimum
+  i32 neg;     // -(sum of the 32 integers): multiplies the offset of unsigned weights
+  i32 neg2;    // the same of the last 16: Q6_K scales halves
+} scale_t;
+
+typedef struct {
+  u8 *q;
+  scale_t *s;
+  float *f;
+  int blocks;  // of 32 inputs
+} acts_t;
+
+#define RANGE 16191.f  // 127 * 128 - 65: the high part never passes 127 after rounding
+
+INLINE int panel_rows(int n, int panel) { return MIN(MR, n - panel * MR); }
+INLINE u8 *panel_q(const acts_t *a, int panel) { return a->q + (i64)panel * MR * a->blocks * 64; }
+INLINE scale_t *panel_s(const acts_t *a, int panel) { return a->s + (i64)panel * MR * a->blocks; }
+INLINE float *panel_f(const acts_t *a, int panel) {
+  return a->f + (i64)panel * MR * a->blocks * 32;
+}
+
+INLINE void pack_block(vf x0, vf x1, u8 *q, scale_t *s) {
+  float top = reduce_max(vmax(vabs(x0), vabs(x1)));
+  float d = top / RANGE, inv = top > 0 ? RANGE / top : 0.f;
+  vi v0 = round_i32(x0 * inv), v1 = round_i32(x1 * inv);
+  i32 sum1 = reduce_addi(v1), sum = reduce_addi(v0) + sum1;
+  *s = (scale_t){d, d * (float)sum, -sum, -sum1};
+#if PLANES
+  vi h0 = (v0 + 64) >> 7, h1 = (v1 + 64) >> 7;
+  *(v16i8_u *)(q) = __builtin_convertvector(h0, v16i8);
+  *(v16i8_u *)(q + 16) = __builtin_convertvector(h1, v16i8);
+  *(v16i8_u *)(q + 32) = __builtin_convertvector(v0 - (h0 << 7), v16i8);
+  *(v16i8_u *)(q + 48) = __builtin_convertvector(v1 - (h1 << 7), v16i8);
+#else
+  v16u16 p0 = __builtin_convertvector((vi)v0, v16u16), p1 = __builtin_convertvector((vi)v1, v16u16);
+  p0 = __builtin_shufflevector(p0, p0, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+  p1 = __builtin_shufflevector(p1, p1, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+  *(v16u16_u *)q = p0, *(v16u16_u *)(q + 32) = p1;
+#endif
+}
+
+// One block of 32 inputs (x: [32]) of row r of a panel with R rows.
+INLINE void put_block(const acts_t *a, int panel, int R, int r, int block, vf x0, vf x1,
+                      int floats) {
+  i64 at = (i64)block * R + r;
+  pack_block(x0, x1, panel_q(a, panel) + at * 64, panel_s(a, panel) + at);
+  if (floats) {
+    float *f = panel_f(a, panel) + (i64)block * 32 * R + r;
+    for (int i = 0; i < 16; i++) f[i * R] = x0[i], f[(i + 16) * R] = x1[i];
+  }
+}
+
+// A whole row, x: [blocks * 32].
+static void put_row(const acts_t *a, int panel, int R, int r, const float *x, int floats) {
+  for (int b = 0; b < a->blocks; b++)
+    put_block(a, panel, R, r, b, ld(x + b * 32), ld(x + b * 32 + 16), floats);
+}

@@ -1,0 +1,30 @@
+// AVX-512 with VNNI: 16 outputs in a register, four products a lane, a broadcast from memory free.
+#include <immintrin.h>
+
+#define V 16   // outputs that one register of the matrix products holds
+#define MR 8   // rows of activations that share one pass over the weights
+#define PLANES 1
+
+typedef float mf __attribute__((vector_size(4 * V)));
+typedef i32 mi __attribute__((vector_size(4 * V)));
+typedef u8 mb __attribute__((vector_size(4 * V)));
+typedef u16 mh __attribute__((vector_size(4 * V)));
+
+typedef struct { mi high, low; } idot;
+INLINE idot dot_start(mi init) { return (idot){(mi){}, init}; }
+INLINE idot dot(idot a, mb w, const u8 *q, int j) {
+  a.high = (mi)_mm512_dpbusd_epi32((__m512i)a.high, (__m512i)w, _mm512_set1_epi32((i32)ld32(q + 4 * j)));
+  a.low = (mi)_mm512_dpbusd_epi32((__m512i)a.low, (__m512i)w, _mm512_set1_epi32((i32)ld32(q + 32 + 4 * j)));
+  return a;
+}
+INLINE mi dot_value(idot a) { return (a.high << 7) + a.low; }
+
+INLINE mf half_to_f32(const void *p) { return (mf)_mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+INLINE vf halves(const u16 *p) { return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
+INLINE void store_halves(u16 *p, vf v) {
+  _mm256_storeu_si256((void *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE float half1(u16 h) { return _cvtsh_ss(h); }
+INLINE void pause(void) { _mm_pause(); }
+INLINE u64 ticks(void) { return __builtin_ia32_rdtsc(); }
+#define PREFETCH(p) __builtin_prefetch((p), 0, 3)

@@ -1,0 +1,172 @@
+// One tile of 16 outputs times R rows of activations: the loop where the time goes.
+//
+// Rows are the inner loop, so that weights are unpacked once for all of them and every row has its
+// own chain of sums. R is a compile-time constant of each copy: all sums live in registers.
+
+INLINE mb ld_mb(const u8 *p) {
+  typedef mb mb_u __attribute__((aligned(1), may_alias));
+  return *(const mb_u *)p;
+}
+INLINE mf ld_mf(const float *p) {
+  typedef mf mf_u __attribute__((aligned(1), may_alias));
+  return *(const mf_u *)p;
+}
+INLINE void st_mf(float *p, mf v) {
+  typedef mf mf_u __attribute__((aligned(1), may_alias));
+  *(mf_u *)p = v;
+}
+INLINE mf bytes_to_f32(const u8 *p, int is_signed) {
+  typedef u8 vec __attribute__((vector_size(V)));
+  typedef i8 ivec __attribute__((vector_size(V)));
+  typedef vec vec_u __attribute__((aligned(1), may_alias));
+  vec v = *(const vec_u *)p;
+  return is_signed ? __builtin_convertvector((ivec)v, mf) : __builtin_convertvector(v, mf);
+}
+// Bits that lie at `from` in every byte, moved to `to`: `mask` cuts what crosses from the neighbour.
+INLINE mb move_bits(mb v, int from, int to, int mask) {
+  mh h = (mh)v;
+  h = to >= from ? h << (to - from) : h >> (from - to);
+  return (mb)h & (u8)mask;
+}
+
+typedef struct {
+  int offset_log2;  // stored integer = true integer + 2^offset_log2; 0: none
+  int minimum;      // a minimum per block is added
+  int high;         // extra bits beyond the nibble
+} kind_t;
+
+INLINE kind_t kind_of(int kind) {
+  switch (kind) {
+  case Q4_0: return (kind_t){3, 0, 0};
+  case Q4_1: case Q4_K: return (kind_t){0, 1, 0};
+  case Q5_0: return (kind_t){4, 0, 1};
+  case Q5_1: case Q5_K: return (kind_t){0, 1, 1};
+  case Q6_K: return (kind_t){5, 0, 2};
+  default: return (kind_t){7, 0, 0};
+  }
+}
+
+// Integers of group j (four inputs) for V outputs. q: nibbles or bytes, h: extra bits, at this lane.
+INLINE mb group(int kind, const u8 *q, const u8 *h, int j) {
+  if (kind == Q8_0) return ld_mb(q + j * 64);
+  mb w = move_bits(ld_mb(q + (j & 3) * 64), j >= 4 ? 4 : 0, 0, 15);
+  if (kind_of(kind).high == 1) w |= move_bits(ld_mb(h), j, 4, 16);
+  if (kind_of(kind).high == 2) w |= move_bits(ld_mb(h + (j >> 2) * 64), 2 * (j & 3), 4, 48);
+  return w;
+}
+
+// Adds the products of groups first .. last - 1 to acc[r], scaled by d (and minimum m).
+INLINE void dot_groups(int kind, int R, const u8 *q, const u8 *h, int first, int last, mf d, mf m,
+                       const u8 *aq, const scale_t *as, mf *acc) {
+  const kind_t is = kind_of(kind);
+  idot sum[MR];
+  UNROLL for (int r = 0; r < R; r++) {
+    i32 neg = as[r].neg;
+    if (kind == Q6_K) neg = first ? as[r].neg2 : neg - as[r].neg2;
+    sum[r] = dot_start(is.offset_log2 ? ((mi){} + neg) << is.offset_log2 : (mi){});
+  }
+  UNROLL for (int j = first; j < last; j++) {
+    mb w = group(kind, q, h, j);
+    UNROLL for (int r = 0; r < R; r++) sum[r] = dot(sum[r], w, aq + r * 64, j);
+  }
+  UNROLL for (int r = 0; r < R; r++) {
+    acc[r] += __builtin_convertvector(dot_value(sum[r]), mf) * (d * as[r].d);
+    if (is.minimum) acc[r] += m * as[r].sum;
+  }
+}
+
+// y[r][16] = tile times row r. w: the tile; aq, as: the panel from its first row on, stride rows.
+INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, const scale_t *as,
+                     int stride, float *y) {
+  const int head = super_bytes(kind), bytes = block_bytes(kind);
+  UNROLL for (int o = 0; o < 16; o += V) {
+    mf acc[MR];
+    UNROLL for (int r = 0; r < R; r++) acc[r] = (mf){};
+    mf sd = {}, sm = {};
+    const u8 *b = w, *q = aq;
+    const scale_t *s = as;
+    for (int k = 0; k < blocks; k++, b += bytes, q += stride * 64, s += stride) {
+      if (head && k % 8 == 0) {
+        sd = half_to_f32(b + 2 * o);
+        if (kind != Q6_K) sm = -half_to_f32(b + 32 + 2 * o);
+        b += head;
+      }
+      PREFETCH(b + 2048), PREFETCH(b + 2112), PREFETCH(b + 2176), PREFETCH(b + 2240);
+      PREFETCH(b + 2304);
+      const u8 *h = b + (kind == Q4_1 || kind == Q5_1 ? 64 : 32) + o * 4;
+      const u8 *n = h + (kind_of(kind).high == 1 ? 64 : kind_of(kind).high == 2 ? 128 : 0);
+      if (kind == Q6_K) {
+        dot_groups(kind, R, n, h, 0, 4, sd * bytes_to_f32(b + o, 1), sm, q, s, acc);
+        dot_groups(kind, R, n, h, 4, 8, sd * bytes_to_f32(b + 16 + o, 1), sm, q, s, acc);
+        continue;
+      }
+      mf d, m = {};
+      if (head) d = sd * bytes_to_f32(b + o, 0), m = sm * bytes_to_f32(b + 16 + o, 0);
+      else d = half_to_f32(b + 2 * o);
+      if (kind == Q4_1 || kind == Q5_1) m = half_to_f32(b + 32 + 2 * o);
+      dot_groups(kind, R, n, h, 0, 8, d, m, q, s, acc);
+    }
+    UNROLL for (int r = 0; r < R; r++) st_mf(y + r * 16 + o, acc[r]);
+  }
+}
+
+INLINE void tile_float(int kind, int R, const u8 *w, int inputs, const float *x, int stride,
+                       float *y) {
+  UNROLL for (int o = 0; o < 16; o += V) {
+    mf acc[MR];
+    UNROLL for (int r = 0; r < R; r++) acc[r] = (mf){};
+    for (int i = 0; i < inputs; i++) {
+      mf v;
+      if (kind == F32) v = ld_mf((const float *)w + i * 16 + o);
+      else if (kind == F16) v = half_to_f32(w + (i * 16 + o) * 2);
+      else {
+        typedef u16 vec __attribute__((vector_size(2 * V)));
+        typedef vec vec_u __attribute__((aligned(1), may_alias));
+        vec b = *(const vec_u *)(w + (i * 16 + o) * 2);
+        v = (mf)(__builtin_convertvector(b, mi) << 16);
+      }
+      UNROLL for (int r = 0; r < R; r++) acc[r] += v * x[i * stride + r];
+    }
+    UNROLL for (int r = 0; r < R; r++) st_mf(y + r * 16 + o, acc[r]);
+  }
+}
+
+INLINE void tile_rows(int kind, int R, const u8 *w, int blocks, const u8 *q, const scale_t *s,
+                      const float *f, int stride, float *y) {
+  if (is_float(kind)) tile_float(kind, R, w, blocks * 32, f, stride, y);
+  else tile_int(kind, R, w, blocks, q, s, stride, y);
+}
+
+// One copy of the loop for every kind and number of rows.
+#define TILE(kind)                                                                              \
+  static __attribute__((noinline)) void tile_##kind(                                            \
+      int R, const u8 *w, int blocks, const u8 *q, const scale_t *s, const float *f, float *y) { \
+    int r = 0;                                                                                  \
+    for (; r + MR <= R; r += MR)                                                                \
+      tile_rows(kind, MR, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16);                  \
+    if (MR > 4 && r + 4 <= R) {                                                                 \
+      tile_rows(kind, 4, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16), r += 4;           \
+    }                                                                                           \
+    switch (R - r) {                                                                            \
+    case 3: tile_rows(kind, 3, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16); break;      \
+    case 2: tile_rows(kind, 2, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16); break;      \
+    case 1: tile_rows(kind, 1, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16); break;      \
+    }                                                                                           \
+  }
+TILE(F32) TILE(F16) TILE(BF16) TILE(Q4_0) TILE(Q4_1) TILE(Q5_0) TILE(Q5_1) TILE(Q8_0)
+TILE(Q4_K) TILE(Q5_K) TILE(Q6_K)
+
+// y[R][16] = tile number `tile` of the matrix times the R rows of a panel.
+static void tile_times_panel(const u8 *weights, const mat_t *m, int tile, const acts_t *a,
+                             int panel, int R, float *y) {
+  const u8 *w = weights + m->at + tile * tile_bytes(m->kind, a->blocks);
+  const u8 *q = panel_q(a, panel);
+  const scale_t *s = panel_s(a, panel);
+  const float *f = panel_f(a, panel);
+  switch (m->kind) {
+#define CASE(kind) case kind: tile_##kind(R, w, a->blocks, q, s, f, y); break;
+  CASE(F32) CASE(F16) CASE(BF16) CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0)
+  CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+#undef CASE
+  }
+}

@@ -1,0 +1,107 @@
+// The team: one caller and helpers that take tasks from it.
+//
+// The caller publishes a ticket {sequence, count, next}; whoever raises `next` by compare-and-swap
+// owns that task. A helper keeps no state between tasks: one that the system put to sleep, or that a
+// fork left behind, holds nobody up, because the caller finishes alone what is unclaimed.
+// fn and arg are stable from the publishing until done == count, and are read only after a
+// successful claim of that sequence number, so they need no lock.
+
+typedef struct {
+  u64 ticket __attribute__((aligned(64)));   // sequence << 32 | count << 16 | next
+  i32 done __attribute__((aligned(64)));     // tasks of this sequence number that have ended
+  i32 sleepers __attribute__((aligned(64))); // helpers inside futex_wait
+  i32 stop;
+  i32 helpers __attribute__((aligned(64)));  // set by Python: helpers that were started
+  i32 spin;                                  // thousands of ticks that an idle helper spins
+  void (*fn)(void *, int);
+  void *arg;
+} team_t;
+
+#if defined(LINUX) && defined(__x86_64__)
+static long syscall4(long n, long a, long b, long c, long d) {
+  register long r10 __asm__("r10") = d;
+  __asm__ volatile("syscall" : "+a"(n) : "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+  return n;
+}
+#define SYS_FUTEX 202
+#define SYS_YIELD 24
+#elif defined(LINUX) && defined(__aarch64__)
+static long syscall4(long n, long a, long b, long c, long d) {
+  register long x8 __asm__("x8") = n, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
+  register long x2 __asm__("x2") = c, x3 __asm__("x3") = d;
+  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+  return x0;
+}
+#define SYS_FUTEX 98
+#define SYS_YIELD 124
+#else  // no helpers are started elsewhere: these are never reached
+static long syscall4(long n, long a, long b, long c, long d) { return 0; }
+#define SYS_FUTEX 0
+#define SYS_YIELD 0
+#endif
+#define FUTEX_WAIT_PRIVATE 128
+#define FUTEX_WAKE_PRIVATE 129
+
+INLINE u32 *sequence_word(team_t *t) { return (u32 *)&t->ticket + 1; }
+
+// Takes one task if there is any. Returns 1 if it did.
+INLINE int take_task(team_t *t) {
+  u64 ticket = __atomic_load_n(&t->ticket, __ATOMIC_ACQUIRE);
+  while ((ticket & 0xffff) < (ticket >> 16 & 0xffff)) {
+    if (__atomic_compare_exchange_n(&t->ticket, &ticket, ticket + 1, 0, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE)) {
+      t->fn(t->arg, (int)(ticket & 0xffff));
+      __atomic_add_fetch(&t->done, 1, __ATOMIC_RELEASE);
+      return 1;
+    }
+  }
+  return 0;
+}
+
+// Runs fn(arg, 0 .. count-1), on the helpers too. count <= 65535.
+static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
+  if (count <= 1 || !t->helpers) {
+    for (int i = 0; i < count; i++) fn(arg, i);
+    return;
+  }
+  t->fn = fn, t->arg = arg, t->done = 0;
+  u64 next = ((t->ticket >> 32) + 1) << 32 | (u64)count << 16;
+  // Sequentially consistent: a helper that falls asleep either sees this ticket, or is counted.
+  __atomic_exchange_n(&t->ticket, next, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&t->sleepers, __ATOMIC_SEQ_CST))
+    syscall4(SYS_FUTEX, (long)sequence_word(t), FUTEX_WAKE_PRIVATE, count - 1, 0);
+  while (take_task(t)) {}
+  for (int spins = 0; __atomic_load_n(&t->done, __ATOMIC_ACQUIRE) != count; spins++) {
+    pause();
+    // The helper that we wait for may need this very core.
+    if (spins > 2000) syscall4(SYS_YIELD, 0, 0, 0, 0);
+  }
+}
+
+// Life of a helper: until `stop`, takes tasks; spins when there are none, then sleeps.
+static void help(team_t *t) {
+  u64 idle = ticks();
+  while (!__atomic_load_n(&t->stop, __ATOMIC_ACQUIRE)) {
+    u32 seen = __atomic_load_n(sequence_word(t), __ATOMIC_ACQUIRE);
+    if (take_task(t)) {
+      idle = ticks();
+      continue;
+    }
+    if (ticks() - idle < (u64)t->spin * 1000) {
+      pause();
+      continue;
+    }
+    __atomic_add_fetch(&t->sleepers, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&t->stop, __ATOMIC_SEQ_CST))
+      syscall4(SYS_FUTEX, (long)sequence_word(t), FUTEX_WAIT_PRIVATE, seen, 0);
+    __atomic_sub_fetch(&t->sleepers, 1, __ATOMIC_SEQ_CST);
+    idle = ticks();
+  }
+}
+
+// Tells the helpers to leave. Each wakes because the sequence number changes under it.
+static void dismiss(team_t *t) {
+  __atomic_store_n(&t->stop, 1, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&t->ticket, (u64)1 << 32, __ATOMIC_SEQ_CST);
+  syscall4(SYS_FUTEX, (long)sequence_word(t), FUTEX_WAKE_PRIVATE, 1 << 16, 0);
+}

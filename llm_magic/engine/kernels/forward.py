@@ -1,0 +1,317 @@
+"""The forward pass on the CPU by our own kernels: one compiled function, called a few times a step.
+
+Comes in: an open GGUF file and its Config. Goes out: `KernelForward`, which implements `Forward`.
+It must not know requests, sampling or text.
+
+The C sources in c/ are compiled by tinygrad's CPU compiler and bound as one tinygrad custom kernel on
+tinygrad buffers. tinygrad loads the program and runs it once; from then on its function pointer is
+called directly with a fixed argument block, which costs microseconds, and releases the GIL.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import EngineError, UnsupportedModelError
+from .. import device
+from ..arch import Config
+from ..forward import F32, I32
+from ..gguf import GGUF, TensorInfo
+from ..quants import dequantize
+from . import layout as lay
+from .layout import KINDS, up
+from .memory import Region
+from .targets import Target, choose, compiled, usable
+from .team import Team, available_cores
+
+Progress = Callable[[str, int, int], None]
+MAX_ROWS = 512
+MAX_THREADS = 256
+COMMANDS = {"nothing": 0, "step": 1, "pack": 2, "help": 3, "dismiss": 4, "summary": 5}
+FEW_ROWS = 32  # logits of so many rows stay allocated; more are given back after their step
+
+
+def supports(gguf: GGUF, config: Config) -> str | None:
+    """Why the kernels cannot evaluate this model on this machine, or None if they can."""
+    if not usable(device.cpu_features()):
+        return "this CPU lacks the instructions of every kernel variant"
+    if config.head_dim > lay.MAX_HEAD:
+        return f"heads of {config.head_dim} entries (at most {lay.MAX_HEAD})"
+    if len({layer.rope for layer in config.layers}) > 2:
+        return "more than two kinds of rotary embedding"
+    for name, shape in config.tensors().items():
+        kind = gguf.tensors[name].type_name
+        if len(shape) == 2 and kind not in KINDS:
+            return f"no kernel for {kind} ({name})"
+    return None
+
+
+class KernelForward:
+    """One model on the CPU. All calls come from one thread; see `Forward` for the contract.
+
+    Weights are repacked once, from the file's mapping; afterwards the file may be closed.
+    target: force a variant ("avx512vnni", ...); threads None: all cores the process may use.
+    Build it inside `Gate.build`: tinygrad's graph is built here, and nowhere later.
+    """
+
+    def __init__(
+        self,
+        gguf: GGUF,
+        config: Config,
+        n_ctx: int,
+        n_slots: int,
+        threads: int | None = None,
+        on_progress: Progress | None = None,
+        target: str | None = None,
+    ) -> None:
+        if reason := supports(gguf, config):
+            raise UnsupportedModelError(f"the kernel path cannot run this model: {reason}")
+        self.config, self._n_ctx, self._n_slots = config, n_ctx, n_slots
+        forced = target or os.environ.get("LLM_MAGIC_KERNEL") or None
+        self.target: Target = choose(device.cpu_features(), forced)
+        self._closed = False
+        report = on_progress or (lambda stage, done, total: None)
+
+        def read(name: str) -> npt.NDArray[np.float32]:
+            return dequantize(gguf.tensors[name]).reshape(-1)
+
+        self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS, MAX_THREADS)
+        slot = lay.set_cache_strides(self._layout, config, n_ctx)
+        self._row = up(config.n_vocab, 32)
+        self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
+        self._kv = Region(n_slots * slot * 2)
+        self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot
+        self._scratch = Region(self._layout.scratch_bytes)
+        self._logits = Region(MAX_ROWS * self._row * 4)
+        self._plan = Region(self._layout.model.nbytes + self._layout.layers.nbytes)
+        words = lay.JOB_HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
+        self._job = Region(words * 4)
+        self._words: I32 = self._job.view(np.int32, words)
+        self._team = Team(threads or available_cores(), self._command)
+        self._write_plan()
+        report("compile", 0, 1)
+        self._bind()
+        report("compile", 1, 1)
+        self._pack(report)
+
+    # ------------------------------------------------------------------ the contract
+
+    @property
+    def n_vocab(self) -> int:
+        return self.config.n_vocab
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @property
+    def n_slots(self) -> int:
+        return self._n_slots
+
+    @property
+    def max_rows(self) -> int:
+        return MAX_ROWS
+
+    @property
+    def threads(self) -> int:
+        return self._team.threads
+
+    @property
+    def description(self) -> str:
+        n = self._team.threads
+        return f"{self.target.title}, {n} thread{'s' if n > 1 else ''}"
+
+    def step(self, tokens: I32, slots: I32, positions: I32, want: I32) -> F32:
+        """See `Forward.step`. The result is a view of memory that the next step overwrites."""
+        n, m, words = len(tokens), len(want), self._words
+        self._check(tokens, slots, positions, want)
+        words[0], words[1], words[2] = COMMANDS["step"], n, m
+        at = lay.JOB_HEAD
+        for rows in (tokens, slots, positions, want):
+            words[at : at + len(rows)] = rows
+            at += MAX_ROWS
+        np.maximum.at(self._filled, slots, positions + 1)
+        self._team.ready()
+        self._call(*self._arguments)
+        return self._rows(m)
+
+    def summarize(self, n_rows: int, top: int) -> tuple[I32, F32, I32, F32]:
+        """Of the first `n_rows` rows of logits that the last step returned.
+
+        Returns (argmax int32 [n], log of the sum of exponentials float32 [n],
+        ids of the `top` largest int32 [n, top], their logits float32 [n, top], falling; equal
+        logits: the lower id first). 0 <= top <= 32. log-probability = logit - lse.
+        """
+        if not (0 <= n_rows <= MAX_ROWS and 0 <= top <= lay.TOP_MAX):
+            raise ValueError(f"at most {MAX_ROWS} rows and {lay.TOP_MAX} entries")
+        keep, words = max(1, top), self._words
+        words[0], words[1], words[2] = COMMANDS["summary"], n_rows, keep
+        self._team.ready()
+        self._call(*self._arguments)
+        at = lay.JOB_HEAD + 4 * MAX_ROWS
+        out = words[at : at + n_rows * (1 + 2 * keep)].copy()
+        ids = out[n_rows : n_rows * (1 + keep)].reshape(n_rows, keep)
+        values = out[n_rows * (1 + keep) :].view(np.float32).reshape(n_rows, keep)
+        return ids[:, 0], out[:n_rows].view(np.float32), ids[:, :top], values[:, :top]
+
+    def resize(self, n_ctx: int, n_slots: int) -> None:
+        """Grow the KV cache, keeping what is in it. Sizes never shrink."""
+        n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
+        if (n_ctx, n_slots) == (self._n_ctx, self._n_slots):
+            return
+        old, before = self._kv, self._cache_views(self._kv, self._n_ctx, self._n_slots)
+        slot = lay.set_cache_strides(self._layout, self.config, n_ctx)
+        self._kv = Region(n_slots * slot * 2)
+        after = self._cache_views(self._kv, n_ctx, n_slots)
+        for s, filled in enumerate(self._filled):
+            blocks = up(int(filled), 16) // 16
+            for new, had in zip(after, before, strict=True):
+                new[s, :, :, :blocks] = had[s, :, :, :blocks]
+        self._filled = np.concatenate([self._filled, np.zeros(n_slots - self._n_slots, np.int64)])
+        self._n_ctx, self._n_slots = n_ctx, n_slots
+        self._write_plan()
+        self._set_arguments()
+        del before
+        old.close()
+
+    def set_threads(self, threads: int) -> None:
+        """Share the steps among so many threads from now on."""
+        self._team.resize(max(1, min(threads, MAX_THREADS)))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Weights, and the part of the cache that has been written."""
+        if self._closed:
+            return 0
+        c = self.config
+        position = c.n_layers * c.n_kv_heads * up(c.head_dim, 16) * 2 * 2
+        return self._layout.weight_bytes + int(self._filled.sum()) * position
+
+    def close(self) -> None:
+        """Free weights and cache. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._team.stop()
+        self._tensors: list[Any] = []
+        self._words = np.zeros(0, np.int32)
+        for region in self._regions():
+            region.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _regions(self) -> tuple[Region, ...]:
+        """In the order of the kernel's arguments."""
+        return (self._job, self._plan, self._weights, self._kv, self._scratch, self._logits,
+                self._team.memory)  # fmt: skip
+
+    def _set_arguments(self) -> None:
+        self._arguments = tuple(region.address for region in self._regions())
+
+    def _write_plan(self) -> None:
+        model, layers = self._layout.model, self._layout.layers
+        raw = np.concatenate([model.view(np.uint8).reshape(-1), layers.view(np.uint8).reshape(-1)])
+        self._plan.bytes[: len(raw)] = raw
+
+    def _bind(self) -> None:
+        """Let tinygrad build and load the program, and take its function pointer."""
+        from tinygrad import Device, Tensor, UOp
+        from tinygrad.codegen import to_program
+        from tinygrad.engine.realize import get_runtime
+        from tinygrad.uop.ops import KernelInfo, Ops
+
+        text, binary = compiled(self.target)
+        made: list[Any] = []
+
+        def program(*buffers: Any) -> Any:
+            sink = UOp.sink(*buffers, arg=KernelInfo(name="llm_magic_kernel"))
+            lines = UOp(Ops.LINEAR, src=tuple(sink.toposort()))
+            parts = (sink, lines, UOp(Ops.SOURCE, arg=text), UOp(Ops.BINARY, arg=binary))
+            made.append(UOp(Ops.PROGRAM, src=parts))
+            return made[-1]
+
+        self._tensors = [region.tensor() for region in self._regions()]
+        with device.building():
+            Tensor.custom_kernel(*self._tensors, fxn=program)[0].realize()  # command: nothing
+            whole = to_program(made[-1], Device["CPU"].renderer)
+        self._program = get_runtime("CPU", whole)  # the one that has just run
+        pointers = [ctypes.c_void_p] * len(self._regions())
+        self._call = ctypes.CFUNCTYPE(None, *pointers)(self._program.addr)
+        self._set_arguments()
+
+    def _command(self, name: str) -> None:
+        """Run a command that must not touch the job memory of a step: it has its own."""
+        job = np.zeros(lay.JOB_HEAD, np.int32)
+        job[0] = COMMANDS[name]
+        self._call(job.ctypes.data, *self._arguments[1:])
+
+    def _pack(self, report: Progress) -> None:
+        """Repack all weights from the file's mapping into tiles."""
+        done, total = 0, sum(m.tensor.nbytes for m in self._layout.matrices)
+        for v in self._layout.vectors:
+            self._weights.view(v.values.dtype, len(v.values), v.at)[:] = v.values
+        self._words[0] = COMMANDS["pack"]
+        entry = self._job.view(lay.PACK, 1, 16)
+        self._team.ready()
+        for m in self._layout.matrices:
+            data = np.ascontiguousarray(m.tensor.data)
+            rows = None if m.rows is None else np.ascontiguousarray(m.rows)
+            n, k = m.tensor.shape
+            entry[0] = (data.ctypes.data, self._weights.address + m.at,
+                        0 if rows is None else rows.ctypes.data, n, KINDS[m.tensor.type_name],
+                        k, m.tiles, 0)  # fmt: skip
+            self._call(*self._arguments)
+            _forget(m.tensor)
+            done += m.tensor.nbytes
+            report("weights", done, total)
+
+    def _rows(self, m: int) -> F32:
+        """The first m rows of logits, [m, n_vocab]."""
+        logits: F32 = self._logits.view(np.float32, m * self._row).reshape(m, self._row)
+        return logits[:, : self.config.n_vocab]
+
+    def _cache_views(self, kv: Region, n_ctx: int, n_slots: int) -> list[npt.NDArray[np.uint16]]:
+        """Keys and values as [slot, layer, head, block of 16 positions, ...]."""
+        c, blocks, pad = self.config, up(n_ctx, 16) // 16, up(self.config.head_dim, 16)
+        shape = (n_slots, c.n_layers, c.n_kv_heads, 2, blocks, pad * 16)
+        cache = kv.view(np.uint16, int(np.prod(shape))).reshape(shape)
+        return [cache[:, :, :, 0], cache[:, :, :, 1]]
+
+    def _check(self, tokens: I32, slots: I32, positions: I32, want: I32) -> None:
+        """A wrong index would write outside our memory: refuse it."""
+        n = len(tokens)
+        if not (
+            0 < n <= MAX_ROWS
+            and len(slots) == n == len(positions)
+            and len(want) <= n
+            and 0 <= tokens.min()
+            and tokens.max() < self.config.n_vocab
+            and 0 <= slots.min()
+            and slots.max() < self._n_slots
+            and 0 <= positions.min()
+            and positions.max() < self._n_ctx
+            and (not len(want) or (0 <= want.min() and want.max() < n))
+        ):
+            raise EngineError("a row of the batch is outside the model's sizes")
+
+
+def _forget(tensor: TensorInfo) -> None:
+    """The file's pages of a repacked tensor need not stay in memory."""
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    base = tensor.data.base
+    while base is not None and not isinstance(base, mmap.mmap | memoryview):
+        base = getattr(base, "base", None)
+    source = base.obj if isinstance(base, memoryview) else base
+    if isinstance(source, mmap.mmap):
+        first = -(-tensor.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (tensor.offset + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+        if length > 0:
+            with contextlib.suppress(ValueError, OSError):
+                source.madvise(mmap.MADV_DONTNEED, first, length)

@@ -1,0 +1,266 @@
+"""Where everything lies: the tables that the C code reads, computed once per model.
+
+Comes in: Config, the file's tensors, sizes. Goes out: `Layout`: offsets of weights and scratch
+memory, and the bytes of `model_t`. The structs mirror c/step.h and c/weights.h field by field.
+It must not know files, threads or tinygrad.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
+from ..gguf import TensorInfo
+
+I32 = npt.NDArray[np.int32]
+
+# ggml type -> number in c/weights.h, in its order.
+KINDS = {
+    name: i
+    for i, name in enumerate(
+        ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+    )
+}
+FLOATS = ("F32", "F16", "BF16")
+# Bytes of a block of 16 outputs x 32 inputs; bytes before every eighth block.
+BLOCK_BYTES = dict(
+    zip(KINDS, (2048, 1024, 1024, 288, 320, 352, 384, 544, 288, 352, 416), strict=True)
+)
+SUPER_BYTES = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 32}
+MAX_HEAD = 512  # c/attention.h
+TOP_MAX = 32  # c/summary.h
+WORK_BYTES = 64 * (8 + 8 * TOP_MAX)  # c/summary.h: part_t[PARTS_MAX]
+JOB_HEAD = 16  # int32 before the rows
+
+MAT = np.dtype([("at", "i8"), ("kind", "i4"), ("n", "i4"), ("k", "i4"), ("pad", "i4")])
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+ROLES = {
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+}
+VECTORS = {
+    "attn_norm": "attn_norm",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "post_attn": "post_attention_norm",
+    "ffn_norm": "ffn_norm",
+    "post_ffn": "post_ffw_norm",
+    "q_bias": "attn_q_bias",
+    "k_bias": "attn_k_bias",
+    "v_bias": "attn_v_bias",
+    "o_bias": "attn_output_bias",
+}
+LAYER = np.dtype(
+    [(m, MAT) for m in MATRICES] + [(v, "i8") for v in VECTORS] + [("rope", "i4"), ("window", "i4")]
+)
+ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad", "i4")])
+COUNTS = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
+COUNTS += ("gelu", "n_ropes", "max_rows", "max_parts")
+REALS = ("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap", "pad")
+STRIDES = ("kv_slot", "kv_layer", "kv_head", "kv_values")
+PLACES = ("x", "h", "qkv", "att", "parts", "trig", "items", "work")
+MODEL = np.dtype(
+    [(c, "i4") for c in COUNTS]
+    + [("rotated", "i4", (2,))]
+    + [(r, "f4") for r in REALS]
+    + [("inv_freq", "i8", (2,)), ("output_norm", "i8"), ("embedding", MAT), ("output", MAT)]
+    + [(s, "i8") for s in STRIDES + PLACES]
+    + [(a, ACTS) for a in ("in", "mixed", "inner")]
+)
+PACK = np.dtype(
+    [(f, "i8") for f in ("from", "to", "rows", "n_from", "kind", "k", "tiles", "chunk")]
+)
+UNLIMITED = 1 << 30  # window of a layer that sees everything
+
+
+def up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix to repack. rows: source row of every output, -1 a row of zeros; None: in order."""
+
+    tensor: TensorInfo
+    at: int
+    tiles: int
+    rows: I32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One float32 or float64 vector, already in the order of the outputs it meets."""
+
+    at: int
+    values: npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Layout:
+    """Everything that is placed; filled by `lay_out`, then only read."""
+
+    matrices: list[Matrix] = field(default_factory=list)
+    vectors: list[Vector] = field(default_factory=list)
+    weight_bytes: int = 0
+    scratch_bytes: int = 0
+    model: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(1, MODEL))
+    layers: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, LAYER))
+
+    def weight(self, nbytes: int) -> int:
+        at = self.weight_bytes
+        self.weight_bytes = up(at + nbytes, 64)
+        return at
+
+    def scratch(self, nbytes: int) -> int:
+        at = self.scratch_bytes
+        self.scratch_bytes = up(at + nbytes, 64)
+        return at
+
+    def vector(self, values: npt.NDArray[Any]) -> int:
+        """Place a vector, with zeros up to a multiple of 32. Returns its offset."""
+        padded = np.zeros(up(len(values), 32), values.dtype)
+        padded[: len(values)] = values
+        at = self.weight(padded.nbytes)
+        self.vectors.append(Vector(at, padded))
+        return at
+
+
+def tile_bytes(kind: str, k: int) -> int:
+    blocks = up(k, 32) // 32
+    return blocks * BLOCK_BYTES[kind] + up(blocks, 8) // 8 * SUPER_BYTES.get(kind, 0)
+
+
+def head_rows(heads: int, head: int, rope: Rope | None) -> I32:
+    """Source row of every padded output of a projection to heads, [up(heads * head_pad, 32)].
+
+    Each head is padded to a multiple of 16. Where the rotation turns adjacent entries, they are
+    brought to distance rope.dim / 2: queries and keys move alike, so their products stay, and one
+    kind of rotation serves all models.
+    """
+    order = np.arange(head)
+    if rope is not None and rope.pairs == "adjacent":
+        turned = order[: rope.dim]
+        order = np.concatenate([turned[0::2], turned[1::2], order[rope.dim :]])
+    pad = up(head, 16)
+    rows = np.full((heads, pad), -1, np.int32)
+    rows[:, :head] = order + head * np.arange(heads)[:, None]
+    out = np.full(up(heads * pad, 32), -1, np.int32)
+    out[: rows.size] = rows.reshape(-1)
+    return out
+
+
+def _picked(values: npt.NDArray[np.float32], rows: I32 | None) -> npt.NDArray[np.float32]:
+    if rows is None:
+        return values
+    return np.where(rows >= 0, values[np.maximum(rows, 0)], np.float32(0)).astype(np.float32)
+
+
+class _Builder:
+    """Places what one model needs; `tensors` and `read` give the file's content."""
+
+    def __init__(
+        self, config: Config, tensors: Mapping[str, TensorInfo], read: Any, max_rows: int
+    ) -> None:
+        self.config, self.tensors, self.read, self.max_rows = config, tensors, read, max_rows
+        self.out = Layout(layers=np.zeros(config.n_layers, LAYER))
+        self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
+
+    def matrix(self, name: str, rows: I32 | None) -> tuple[int, int, int, int, int]:
+        info = self.tensors[name]
+        n, k = info.shape
+        tiles = (len(rows) if rows is not None else up(n, 32)) // 16
+        at = self.out.weight(tiles * tile_bytes(info.type_name, k))
+        self.out.matrices.append(Matrix(info, at, tiles, rows))
+        return (at, KINDS[info.type_name], tiles * 16 if rows is not None else n, k, 0)
+
+    def layer(self, i: int) -> None:
+        c, out = self.config, self.out.layers[i]
+        spec = c.layers[i]
+        rows = {
+            "q": head_rows(c.n_heads, c.head_dim, spec.rope),
+            "k": head_rows(c.n_kv_heads, c.head_dim, spec.rope),
+            "v": head_rows(c.n_kv_heads, c.head_dim, None),
+        }
+        one_head = head_rows(1, c.head_dim, spec.rope)
+        orders = {f"{m}_bias": r for m, r in rows.items()} | {
+            "q_norm": one_head,
+            "k_norm": one_head,
+        }
+        for m in MATRICES:
+            out[m] = self.matrix(layer_weight(ROLES[m], i), rows.get(m))
+        for v, role in VECTORS.items():
+            name = layer_weight(role, i)
+            given = role in c.layer_roles
+            out[v] = self.out.vector(_picked(self.read(name), orders.get(v))) if given else -1
+        out["rope"] = self.ropes.index(spec.rope)
+        out["window"] = spec.window or UNLIMITED
+
+    def model(self) -> None:
+        c, m = self.config, self.out.model[0]
+        counts = (c.n_layers, c.dim, c.n_heads, c.n_kv_heads, c.head_dim, up(c.head_dim, 16), c.ff)
+        counts += (c.n_vocab, c.activation == "gelu_tanh", len(self.ropes), self.max_rows, 0)
+        for name, value in zip(COUNTS, counts, strict=True):
+            m[name] = value
+        reals = (c.norm_eps, c.embedding_scale, c.attention_scale, c.attention_softcap or 0)
+        for name, real in zip(REALS, (*reals, c.logit_softcap or 0, 0), strict=True):
+            m[name] = real
+        factors = self.read(MODEL_WEIGHTS["rope_factors"]) if c.rope_factors else None
+        for r, rope in enumerate(self.ropes):
+            m["rotated"][r] = rope.dim
+            m["inv_freq"][r] = self.out.vector(rope.inv_freq(factors))
+        m["output_norm"] = self.out.vector(self.read(MODEL_WEIGHTS["output_norm"]))
+        m["embedding"] = self.matrix(MODEL_WEIGHTS["embedding"], None)
+        tied = m["embedding"] if c.tied else self.matrix(MODEL_WEIGHTS["output"], None)
+        m["output"] = tied
+
+    def scratch(self, max_threads: int) -> None:
+        c, m, n, out = self.config, self.out.model[0], self.max_rows, self.out
+        wide, pad, f32 = up(c.dim, 32), up(c.head_dim, 16), 4
+        qkv = up(c.n_heads * pad, 32) + 2 * up(c.n_kv_heads * pad, 32)
+        parts = c.n_heads // c.n_kv_heads * 8 * max_threads * (pad + 16)
+        trig = sum(2 * up(up(r.dim // 2, 8), 8) for r in self.ropes)
+        sizes = (n * wide, n * wide, n * qkv, n * up(c.q_dim, 32), parts, n * max(2, 2 * trig))
+        for name, count in zip(PLACES, sizes, strict=False):
+            m[name] = out.scratch(count * f32)
+        m["items"] = out.scratch(n * 16)
+        m["work"] = out.scratch(WORK_BYTES)
+        for name, inputs in (("in", c.dim), ("mixed", c.q_dim), ("inner", c.ff)):
+            blocks = up(inputs, 32) // 32
+            a = m[name]
+            a["blocks"] = blocks
+            a["q"], a["s"] = out.scratch(n * blocks * 64), out.scratch(n * blocks * 16)
+            a["f"] = out.scratch(n * blocks * 32 * f32)
+
+
+def lay_out(
+    config: Config, tensors: Mapping[str, TensorInfo], read: Any, max_rows: int, max_threads: int
+) -> Layout:
+    """Place all weights and the scratch memory of one model.
+
+    read: name of a vector -> its float32 values. max_threads: most threads that will ever share
+    a step (segments of attention are kept apart for them).
+    """
+    builder = _Builder(config, tensors, read, max_rows)
+    builder.model()
+    for i in range(config.n_layers):
+        builder.layer(i)
+    builder.scratch(max_threads)
+    return builder.out
+
+
+def set_cache_strides(layout: Layout, config: Config, n_ctx: int) -> int:
+    """Write the cache's strides for `n_ctx` positions a slot. Returns halves per slot."""
+    m = layout.model[0]
+    m["kv_values"] = up(n_ctx, 16) * up(config.head_dim, 16)
+    m["kv_head"] = 2 * m["kv_values"]
+    m["kv_layer"] = config.n_kv_heads * m["kv_head"]
+    m["kv_slot"] = config.n_layers * m["kv_layer"]
+    return int(m["kv_slot"])

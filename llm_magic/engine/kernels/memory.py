@@ -1,0 +1,54 @@
+"""Memory of the kernels: private to this process, taken by the system only as it is touched.
+
+tinygrad's own CPU buffers are shared mappings: a forked child would write into its parent's cache,
+and huge pages are off there. These are private mappings, and tinygrad buffers on top of them.
+
+Comes in: sizes. Goes out: `Region`. It must not know what lies in it.
+"""
+
+import contextlib
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+PAGE = 4096
+
+
+class Region:
+    """Zeroed bytes at a fixed address. huge: ask for huge pages, where all of it will be used."""
+
+    def __init__(self, nbytes: int, *, huge: bool = False) -> None:
+        self.nbytes = max(PAGE, -(-nbytes // PAGE) * PAGE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        self._map = mmap.mmap(-1, self.nbytes, flags=flags)
+        advice = getattr(mmap, "MADV_HUGEPAGE" if huge else "MADV_NOHUGEPAGE", None)
+        if advice is not None:
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                self._map.madvise(advice)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.address: int = self.bytes.ctypes.data
+
+    def view(self, dtype: npt.DTypeLike, count: int, offset: int = 0) -> npt.NDArray[Any]:
+        """`count` items of `dtype` from byte `offset` on, sharing memory."""
+        dtype = np.dtype(dtype)
+        return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
+
+    def discard(self, offset: int) -> None:
+        """Give the pages from byte `offset` on back; they read as zero again."""
+        start = -(-offset // PAGE) * PAGE
+        if start < self.nbytes and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, start, self.nbytes - start)
+
+    def tensor(self) -> Any:
+        """A tinygrad tensor (uint8) on this memory; it does not own it."""
+        from tinygrad import Tensor, dtypes
+
+        return Tensor.from_blob(self.address, (self.nbytes,), dtype=dtypes.uint8, device="CPU")
+
+    def close(self) -> None:
+        """Free the memory, unless an array that was handed out still looks at it."""
+        self.bytes = np.empty(0, np.uint8)
+        with contextlib.suppress(BufferError):
+            self._map.close()
