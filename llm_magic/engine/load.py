@@ -19,7 +19,8 @@ from ..events import Progress
 from . import arch, device
 from .forward import Forward
 from .gate import Gate
-from .gguf import GGUF, check_supported, open_gguf
+from .gguf import GGUF, open_gguf
+from .quants import check_supported
 from .scheduler import Model, Scheduler
 from .tokenizer import Tokenizer, build_tokenizer
 

@@ -10,6 +10,7 @@ otherwise top-k, typical, top-p, min-p on the unscaled distribution, then temper
 (the order of llama.cpp's default sampler chain). mirostat 2 replaces the filters.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +26,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 NEVER = np.float32(-np.inf)
+BLOCK = 256  # entries that partial selection and the draw look at together
 
 
 class Guide(Protocol):
@@ -85,34 +87,83 @@ def check(sampling: Sampling) -> None:
 
 
 def log_sum_exp(logits: F32) -> float:
-    """log(sum(exp(logits))), exact to float64 rounding of float32 terms. EngineError on NaN."""
+    """log(sum(exp(logits))) to float32 rounding (relative error of the sum: 1e-6). EngineError on
+    NaN."""
     top = logits.max()
     if not np.isfinite(top):
         raise EngineError(
             "the model gave logits that are not numbers; its weights or a computation are damaged"
         )
-    return float(top) + float(np.log(np.exp(logits - top).sum(dtype=np.float64)))
+    # numpy sums float32 pairwise; a float64 sum would convert 50,000 numbers first.
+    return float(top) + float(np.log(np.exp(logits - top).sum()))
+
+
+@functools.lru_cache(maxsize=8)
+def _starts(n: int) -> I64:
+    """First index of each block of BLOCK entries."""
+    return np.arange(0, n, BLOCK)
 
 
 def top_ids(logits: F32, n: int) -> I64:
-    """Ids of the n largest logits by falling value (ties: smaller id first): partial selection."""
+    """Ids of the n largest logits by falling value (ties: smaller id first).
+
+    The n-th largest block maximum is a bound that at least n entries reach, and few more:
+    a vocabulary is never sorted nor partitioned as a whole.
+    """
     n = min(n, len(logits))
     if n <= 0:
         return np.empty(0, np.int64)
     if n == 1:
         return np.array([logits.argmax()])
-    some = np.argpartition(logits, len(logits) - n)[-n:]
-    # argpartition may keep any of several equal values at the border: take the smallest ids.
-    edge = logits[some].min()
-    above = np.flatnonzero(logits > edge)
-    some = np.concatenate([above, np.flatnonzero(logits == edge)[: n - len(above)]])
-    return some[np.lexsort((some, -logits[some]))].astype(np.int64)
+    some: I64 = np.arange(len(logits))
+    if n * BLOCK < len(logits):
+        best = np.maximum.reduceat(logits, _starts(len(logits)))
+        edge = np.partition(best, len(best) - n)[len(best) - n]
+        # at least n entries reach edge: one in each of the n best blocks
+        some = np.flatnonzero(logits >= edge)
+    values = logits[some]
+    if n < len(some):
+        edge = np.partition(values, len(values) - n)[len(values) - n]
+        keep = values >= edge  # more than n where several equal the last: the sort below decides
+        some, values = some[keep], values[keep]
+    return some[np.lexsort((some, -values))][:n]
 
 
 def unpack(mask: npt.NDArray[np.uint32], n: int) -> npt.NDArray[np.bool_]:
     """The first n bits of a packed mask as booleans; ids beyond its end are not allowed."""
     bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:n].astype(bool)
     return bits if len(bits) == n else np.pad(bits, (0, n - len(bits)))
+
+
+def _subset(ids: I64 | None, values: F32, keep: I64) -> tuple[I64, F32]:
+    return (keep if ids is None else ids[keep]), values[keep]
+
+
+def _nucleus(values: F32, p: float) -> I64:
+    """Top-p (arXiv:1904.09751): indices of the smallest set of most likely tokens with mass >= p.
+    """
+    weights = np.exp(values - values.max())
+    total = float(weights.sum())
+    # All tokens below (1-p)/n together weigh less than 1-p, so the nucleus lies above: that leaves
+    # a few hundred candidates to sort instead of the vocabulary.
+    some = np.flatnonzero(weights >= min((1 - p) / len(weights) * total, 1.0))
+    order = some[np.lexsort((some, -weights[some]))]
+    mass = np.cumsum(weights[order], dtype=np.float64)
+    return order[: int(np.searchsorted(mass, p * total * (1 - 1e-6))) + 1]
+
+
+def _typical(values: F32, p: float) -> I64:
+    """Locally typical sampling (arXiv:2202.00666): indices of mass p around the expected surprise.
+    """
+    some = np.flatnonzero(values > NEVER)
+    logp = values[some].astype(np.float64)
+    logp -= logp.max()
+    logp -= np.log(np.exp(logp).sum())
+    probs = np.exp(logp)
+    distance = np.abs(-logp - float(-(probs * logp).sum()))
+    order = np.argsort(distance, kind="stable")
+    mass = np.cumsum(probs[order])
+    return some[order[: int(np.searchsorted(mass, p - 1e-12)) + 1]]
 
 
 class Sampler:
@@ -154,14 +205,13 @@ class Sampler:
     @property
     def plain(self) -> bool:
         """Greedy, and nothing can change the logits: the argmax of the raw logits is the answer."""
-        waiting = self._drawn < (self._s.min_tokens or 0) and len(self._ends) > 0
-        return (
-            self.greedy
-            and self._guide is None
-            and not self._bias
-            and not self._penalises
-            and not waiting
-        )
+        return self.greedy and not self._changes
+
+    @property
+    def _changes(self) -> bool:
+        """Something may change the logits at this position: they must be copied first."""
+        waiting = self._drawn < (self._s.min_tokens or 0)
+        return bool(self._guide is not None or self._bias or self._penalises or waiting)
 
     def _read_bias(self) -> list[tuple[int, float]]:
         out = []
@@ -182,7 +232,7 @@ class Sampler:
         if self.plain:
             id_ = summary.top[0] if summary else int(raw.argmax())
             return self._report(raw, lse, id_, summary, None, None)
-        logits, allowed = self._shape(raw)
+        logits, allowed = self._shape(raw) if self._changes else (raw, None)
         masked = None
         if allowed is not None:
             masked = float(np.exp(raw[~allowed] - np.float32(lse)).sum(dtype=np.float64))
@@ -238,58 +288,45 @@ class Sampler:
     def _draw(self, logits: F32) -> int:
         if self._s.mirostat is not None:
             return self._mirostat(logits)
-        ids, values = self._filter(logits)
         temperature = self._s.temperature or 1.0
-        if temperature > 0:  # negative: the distribution is left as it is
-            values = values / temperature
-        weights = np.exp((values - values.max()).astype(np.float64))
-        return int(ids[self._roulette(weights)])
+        if temperature < 0:
+            temperature = 1.0  # negative: the distribution is left as it is
+        ids, values = self._filter(logits)
+        top = values.max()
+        i = self._roulette(np.exp((values - top) * np.float32(1 / temperature)))
+        return i if ids is None else int(ids[i])
 
-    def _roulette(self, weights: F64) -> int:
-        total = np.cumsum(weights)
-        i = int(np.searchsorted(total, self._rng.random() * total[-1], side="right"))
-        return min(i, int(np.flatnonzero(weights)[-1]))  # rounding must not choose a zero weight
+    def _roulette(self, weights: F32 | F64) -> int:
+        """An index drawn with these weights: first a block by its sum, then an entry of it."""
+        starts = _starts(len(weights))
+        sums = np.cumsum(np.add.reduceat(weights, starts).astype(np.float64))
+        point = self._rng.random() * sums[-1]
+        block = min(int(np.searchsorted(sums, point, side="right")), len(sums) - 1)
+        while sums[block] == (sums[block - 1] if block else 0.0):
+            block -= 1  # rounding must not choose a block without weight
+        first = int(starts[block])
+        inside = np.cumsum(weights[first : first + BLOCK], dtype=np.float64)
+        point -= sums[block - 1] if block else 0.0
+        i = min(int(np.searchsorted(inside, point, side="right")), len(inside) - 1)
+        while weights[first + i] == 0:
+            i -= 1
+        return first + i
 
-    def _filter(self, logits: F32) -> tuple[I64, F32]:
-        """Candidates that survive top-k, typical, top-p and min-p: ids and unscaled logits."""
+    def _filter(self, logits: F32) -> tuple[I64 | None, F32]:
+        """Candidates that survive top-k, typical, top-p and min-p: ids (None: all) and logits."""
         s = self._s
-        ids: I64 = np.flatnonzero(logits > NEVER)
-        if s.top_k is not None and 0 < s.top_k < len(ids):
-            ids = ids[top_ids(logits[ids], s.top_k)]
+        ids: I64 | None = None
+        values = logits
+        if s.top_k is not None and 0 < s.top_k < len(values):
+            ids, values = _subset(ids, values, top_ids(values, s.top_k))
         if s.typical is not None and s.typical < 1:
-            ids = self._typical(logits, ids, s.typical)
+            ids, values = _subset(ids, values, _typical(values, s.typical))
         if s.top_p is not None and s.top_p < 1:
-            ids = self._nucleus(logits, ids, s.top_p)
-        values = logits[ids]
+            ids, values = _subset(ids, values, _nucleus(values, s.top_p))
         if s.min_p is not None and s.min_p > 0:
-            keep = values >= values.max() + np.float32(np.log(s.min_p))
-            ids, values = ids[keep], values[keep]
+            edge = values.max() + np.float32(np.log(s.min_p))
+            ids, values = _subset(ids, values, np.flatnonzero(values >= edge))
         return ids, values
-
-    @staticmethod
-    def _nucleus(logits: F32, ids: I64, p: float) -> I64:
-        """Top-p (arXiv:1904.09751): the smallest set of most likely tokens with mass >= p."""
-        values = logits[ids]
-        probs = np.exp((values - values.max()).astype(np.float64))
-        probs /= probs.sum()
-        # All tokens below (1-p)/n together weigh less than 1-p, so the nucleus lies above: that
-        # leaves a few hundred candidates to sort instead of the vocabulary.
-        some = np.flatnonzero(probs >= min((1 - p) / len(probs), float(probs.max())))
-        order = some[np.lexsort((some, -probs[some]))]
-        mass = np.cumsum(probs[order])
-        return ids[order[: int(np.searchsorted(mass, p - 1e-12)) + 1]]
-
-    @staticmethod
-    def _typical(logits: F32, ids: I64, p: float) -> I64:
-        """Locally typical sampling (arXiv:2202.00666): mass p around the expected surprise."""
-        values = logits[ids].astype(np.float64)
-        logp = values - values.max()
-        logp -= np.log(np.exp(logp).sum())
-        probs = np.exp(logp)
-        distance = np.abs(-logp - float(-(probs * logp).sum()))
-        order = np.argsort(distance, kind="stable")
-        mass = np.cumsum(probs[order])
-        return ids[order[: int(np.searchsorted(mass, p - 1e-12)) + 1]]
 
     def _mirostat(self, logits: F32) -> int:
         """Mirostat 2 (arXiv:2007.14966): cut at surprise mu (bits), then move mu towards tau."""
