@@ -18,7 +18,9 @@ from ..events import Token, Top
 from . import html, tokens
 
 SHOWN = 2_000  # tokens before the rest folds
-WEIGHT = 400  # bytes a token may weigh, tooltip and table row together
+# Bytes a token may weigh, tooltip and table row together, and what a short reply may weigh beyond
+# that. With frame, legend and style it stays within 400 a token from about 100 tokens on.
+WEIGHT, EXTRA = 370, 500
 # Alternatives in a tooltip and in a table row; the first pair that keeps to WEIGHT is taken.
 DETAIL = ((3, 5), (2, 3), (1, 1), (0, 0))
 
@@ -90,7 +92,7 @@ def heat(reply: Reply, *, opened: bool = True) -> str:
     head = _headline(reply)
     for tip, row in DETAIL:
         body = _body(reply.tokens, tip, row)
-        if len(body.encode()) <= WEIGHT * len(reply.tokens):
+        if len(body.encode()) <= WEIGHT * len(reply.tokens) + EXTRA:
             break
     return html.fold(head, _legend() + body, opened=opened)
 

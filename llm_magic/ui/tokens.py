@@ -22,11 +22,11 @@ def decode(data: bytes) -> str:
             run.append(ord(char) - 0xDC00)
             continue
         if run:
-            parts.append(f"⟨{run.hex(' ')}⟩")
+            parts.append(f"⟨{run.hex()}⟩")
             run.clear()
         parts.append(char)
     if run:
-        parts.append(f"⟨{run.hex(' ')}⟩")
+        parts.append(f"⟨{run.hex()}⟩")
     return "".join(parts)
 
 

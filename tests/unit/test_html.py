@@ -1,0 +1,252 @@
+"""Safe HTML from text that nobody vouches for."""
+
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from llm_magic.ui import html
+
+XSS = (
+    "<script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "<svg/onload=alert(1)>",
+    "<svg><script>alert(1)</script></svg>",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<details open ontoggle=alert(1)>",
+    '"><script>alert(1)</script>',
+    "' onmouseover='alert(1)",
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](java&#10;script:alert(1))",
+    "[x](&#106;avascript:alert(1))",
+    "[x](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==)",
+    "[x](vbscript:msgbox(1))",
+    "![x](javascript:alert(1))",
+    '![x](http://a.test/x.png"onerror="alert(1))',
+    '[x](http://a.test "t\\" onmouseover=alert(1) x=\\"")',
+    "<javascript:alert(1)>",
+    "<http://a.test/'onclick='alert(1)>",
+    "[x]: javascript:alert(1)\n\n[x]",
+    "```<img src=x onerror=alert(1)>\ncode\n```",
+    '```" onmouseover="alert(1)\ncode\n```',
+    "```html\n<script>alert(1)</script>\n```",
+    "`<script>alert(1)</script>`",
+    "$<img src=x onerror=alert(1)>$",
+    "$$<script>alert(1)</script>$$",
+    "\\(<script>alert(1)</script>\\)",
+    "\\begin{x}<script>alert(1)</script>\\end{x}",
+    "| a |\n|---|\n| <script>alert(1)</script> |",
+    "<style>*{display:none}</style>",
+    "<a data-commandlinker-command='x' href='http://a.test'>x</a>",
+    "<form action=javascript:alert(1)><button>x</button></form>",
+    "<math><mtext></form><form><mglyph><style></math><img src onerror=alert(1)>",
+    "</pre></div></details><script>alert(1)</script>",
+    "<!--<img src='--><img src=x onerror=alert(1)>'>",
+    "\x00<script>alert(1)</script>",
+)
+
+
+ALLOWED = {
+    *("div", "p", "br", "hr", "h3", "h4", "h5", "h6", "em", "strong", "s", "sub", "sup"),
+    *("blockquote", "ul", "ol", "li", "a", "code", "pre", "span", "table", "thead", "tbody"),
+    *("tr", "th", "td", "details", "summary", "style"),
+}
+ATTRIBUTES = {"class", "style", "title", "href", "rel", "start", "open", "align"}
+
+
+class Audit(HTMLParser):
+    """Reads HTML as a browser would and notes every element and attribute that could do harm."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.faults: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ALLOWED:
+            self.faults.append(f"<{tag}>")
+        for name, value in attrs:
+            if name not in ATTRIBUTES:
+                self.faults.append(f"{tag}.{name}")
+            if name == "href" and not re.match(r"(?:https?|mailto):", value or ""):
+                self.faults.append(f"{tag}.href={value}")
+            if name == "style" and re.search(r"url|expression|var\(|@import", value or ""):
+                self.faults.append(f"{tag}.style={value}")
+
+    def handle_comment(self, data: str) -> None:
+        self.faults.append(f"<!--{data}-->")
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def audit(page: str) -> list[str]:
+    reader = Audit()
+    reader.feed(page)
+    reader.close()
+    return reader.faults
+
+
+def shown(page: str) -> str:
+    reader = Audit()
+    reader.feed(page)
+    reader.close()
+    return "".join(reader.text)
+
+
+@pytest.mark.parametrize("evil", XSS)
+def test_nothing_in_the_corpus_survives_as_markup(evil: str) -> None:
+    for page in (
+        html.markdown(evil),
+        html.markdown(f"text {evil} text"),
+        html.markdown(f"> {evil}\n\n- {evil}"),
+        html.text(evil),
+        html.verbatim(evil),
+        html.code(evil, "python"),
+        html.code("x", evil),
+        html.note(html.text(evil)),
+        f'<span title="{html.attribute(evil)}">x</span>',
+    ):
+        assert audit(page) == []
+
+
+def test_the_audit_itself_sees_harm() -> None:
+    for evil in XSS[:6]:
+        assert audit(evil)
+    assert audit('<a href="javascript:x">')
+    assert audit('<p style="background:url(x)">')
+
+
+def test_html_in_markdown_is_shown() -> None:
+    assert "<b>bold</b>" in shown(html.markdown("<b>bold</b>"))
+
+
+def test_images_load_nothing() -> None:
+    page = html.markdown("![a cat](https://a.test/cat.png)")
+    assert "<img" not in page
+    assert 'href="https://a.test/cat.png"' in page
+    assert "[a cat]" in page
+
+
+def test_links_are_marked() -> None:
+    page = html.markdown("[x](https://a.test) <https://b.test>")
+    assert page.count('rel="nofollow noopener noreferrer"') == 2
+
+
+def test_headings_do_not_outrank_the_notebook() -> None:
+    page = html.markdown("# A\n\n## B\n\n###### C")
+    assert re.findall(r"<(h\d)>", page) == ["h3", "h4", "h6"]
+
+
+# ----------------------------------------------------------------------------- dollars
+
+MATH = (
+    "$$E=mc^2$$",
+    "\\(a\\)",
+    "\\[ a_1 * b_1 * c \\]",
+    "$x$",
+    "$a_1 b_2 * c * d$",
+    "$2x_1$",
+    "$\\$5$",
+    "$$\na\n= b\n- c\n$$",
+    "\\begin{align}\na &= b \\\\\nc &= d\n\\end{align}",
+)
+
+
+def test_B106_amounts_are_escaped_and_formulas_are_not() -> None:
+    text = (
+        "Costs $5 today and $7 tomorrow. `$x$` $$E=mc^2$$ \\(a\\) US$ and $HOME or $1,000-$2,000."
+    )
+    expected = (
+        "Costs \\$5 today and \\$7 tomorrow. `$x$` $$E=mc^2$$ \\(a\\) US\\$ and \\$HOME or "
+        "\\$1,000-\\$2,000."
+    )
+    assert html.escape_dollars(text) == expected
+    # In HTML an element stands where MathJax would look for the other delimiter.
+    page = html.markdown(text)
+    assert page.count("<span>$</span>") == 6
+    assert "<code>$x$</code>" in page
+    assert "$$E=mc^2$$" in page
+    assert "\\(a\\)" in page
+    assert shown(page).strip() == text.replace("`", "")
+
+
+@pytest.mark.parametrize("formula", MATH)
+def test_formulas_stay_byte_for_byte(formula: str) -> None:
+    # Of several lines only where it begins one: inside a sentence, Markdown's blocks come first.
+    inside = [] if "\n" in formula else [("Since ", " holds."), ("- ", "")]
+    for before, after in [("", ""), *inside]:
+        text = f"{before}{formula}{after}"
+        assert html.escape_dollars(text) == text
+        assert formula in shown(html.markdown(text)), html.markdown(text)
+
+
+def test_dollars_in_code_are_left_alone() -> None:
+    text = "```sh\necho $5 $HOME\n```\n\n~~~\n$1\n~~~\n`$5` ``a ` $5``\n\n$5"
+    assert html.escape_dollars(text) == text[:-2] + "\\$5"
+    unclosed = "```sh\necho $5"
+    assert html.escape_dollars(unclosed) == unclosed
+
+
+def test_escaped_dollars_are_not_escaped_twice() -> None:
+    assert html.escape_dollars("\\$5 $5") == "\\$5 \\$5"
+
+
+@pytest.mark.parametrize(
+    "opener", ["\\[", "\\(", "$$", "$", "\\begin{a}", "`", "```\n", "[", "*a _b"]
+)
+def test_long_runs_of_openers_are_not_quadratic(opener: str) -> None:
+    text = opener * 4000
+    start = time.perf_counter()
+    html.escape_dollars(text)
+    html.markdown(text)
+    assert time.perf_counter() - start < 10
+
+
+# ----------------------------------------------------------------------------- looks
+
+
+def _luminance(color: str) -> float:
+    digits = color.lstrip("#")
+    if len(digits) == 3:
+        digits = "".join(2 * d for d in digits)
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG 2.2 contrast ratio."""
+    low, high = sorted((_luminance(a), _luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_what_sets_a_background_sets_a_readable_text_colour() -> None:
+    page = html.code("def f(x):\n    return 'a', 1  # c", "python")
+    pre = re.search(r"<pre[^>]*style=\"([^\"]*)", page)
+    assert pre is not None
+    look = dict(part.split(":", 1) for part in pre[1].split(";") if part)
+    assert contrast(look["background"], look["color"]) >= 4.5
+    colors = re.findall(r'<span[^>]*style="color:(#[0-9a-f]+)"', page)
+    assert len(set(colors)) >= 4
+    for color in colors:
+        assert contrast(look["background"], color) >= 4.5
+
+
+def test_dark_rules_are_readable_too() -> None:
+    sheet = html.style()
+    background = re.search(r"background:(#\w+)!", sheet)
+    assert background is not None
+    for color in re.findall(r"[{;]color:(#\w+)!", sheet):
+        assert contrast(background[1], color) >= 4.5
+
+
+def test_verbatim_keeps_every_blank_and_line() -> None:
+    text = "\n  a\n\n\tb <c> & $5"
+    assert shown(html.verbatim(text)) == "\n" + text
+
+
+def test_code_of_unknown_languages_is_plain() -> None:
+    assert "<span" not in html.code("x = 1", "no-such-language")

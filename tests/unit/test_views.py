@@ -1,0 +1,254 @@
+"""What a cell leaves behind: bundles, heat map, saved JSON, docs mode."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_magic.chat.reply import Reply
+from llm_magic.chat.scripted import Scripted
+from llm_magic.events import Sampling, Timings, Token, Top, Usage
+from llm_magic.llm import LLM
+from llm_magic.ui import logprobs, tokens, views
+from llm_magic.ui.views import VENDOR, Look
+
+from .test_html import XSS, audit, contrast, shown
+
+
+def reply_of(n: int = 6, top: int = 3, **fields: Any) -> Reply:
+    """A reply with falling probabilities."""
+    run = tuple(
+        Token(
+            i, f" w{i}".encode(), -0.05 * i * i, 1 + i,
+            tuple(Top(100 + j, f" alt{j}".encode(), -0.1 - j) for j in range(top)), at=0.1 * i,
+        )
+        for i in range(n)
+    )  # fmt: skip
+    values: dict[str, Any] = {
+        "tokens": run,
+        "kinds": ("answer",) * n,
+        "finish_reason": "stop",
+        "usage": Usage(12, 8, n),
+        "timings": Timings(prefill=0.1, decode=0.5, prefill_tps=812.4, decode_tps=98.7),
+        "model": "smollm2",
+    }
+    return Reply("".join(f" w{i}" for i in range(n)), **(values | fields))
+
+
+# ----------------------------------------------------------------------------- the bundle
+
+
+def test_a_bundle_holds_every_form() -> None:
+    data = views.bundle(reply_of(), Look())
+    assert set(data) == {"text/plain", "text/markdown", "text/html", VENDOR}
+    assert data["text/plain"] == " w0 w1 w2 w3 w4 w5"
+    line = (
+        "smollm2 · 12 prompt tokens (8 cached + 4 new) · 6 tokens · "
+        "prefill 812 tok/s · decode 99 tok/s · stop"
+    )
+    assert line in shown(data["text/html"])
+
+
+def test_include_and_exclude_choose_types() -> None:
+    reply = reply_of()
+    assert set(views.mimebundle(reply, include={"text/plain"})) == {"text/plain"}
+    assert VENDOR not in views.mimebundle(reply, exclude={VENDOR})
+    assert "text/html" in reply._repr_mimebundle_()
+
+
+def test_a_reply_read_back_from_its_output_shows_the_same() -> None:
+    reply = reply_of()
+    data = json.loads(json.dumps(views.bundle(reply, Look())))
+    again = views.from_output(data)
+    assert again.text == reply.text
+    assert views.bundle(again, Look())["text/html"] == data["text/html"]
+
+
+def test_B106_history_keeps_its_dollars() -> None:
+    reply = Reply("It costs $5.")
+    data = views.bundle(reply, Look())
+    assert data["text/markdown"] == "It costs \\$5."
+    assert data["text/plain"] == reply.message.text == "It costs $5."
+
+
+def test_notes_are_in_every_form() -> None:
+    data = views.bundle(Reply("half", finish_reason="interrupted"), Look(), "interrupted")
+    assert data["text/plain"] == "half\n\n[interrupted]"
+    assert data["text/markdown"] == "half\n\n*interrupted*"
+    assert "interrupted" in shown(data["text/html"])
+
+
+def test_no_paths_of_this_machine_are_saved() -> None:
+    for model in ("/home/ann/models/x.gguf", "C:\\models\\x.gguf", "~/x.gguf", "./x.gguf"):
+        text = json.dumps(views.bundle(reply_of(model=model), Look()))
+        assert "ann" not in text
+        assert "models" not in text
+        assert "x.gguf" in text
+    assert views.model_name("owner/repo:file.gguf") == "owner/repo:file.gguf"
+
+
+def test_save_prompt_decides_about_the_prompt() -> None:
+    reply = reply_of(prompt="my secret")
+    assert "my secret" in json.dumps(views.bundle(reply, Look()))
+    assert "my secret" not in json.dumps(views.bundle(reply, Look(save_prompt=False)))
+
+
+@pytest.mark.parametrize(("n", "top"), [(5, 0), (50, 5), (300, 20), (2000, 5)])
+def test_saved_json_weighs_at_most_150_bytes_a_token(n: int, top: int) -> None:
+    data = views.saved(reply_of(n, top), Look())
+    assert len(json.dumps(data["tokens"], ensure_ascii=False)) <= 150 * n
+    assert len(data["tokens"]) == n
+
+
+def test_long_replies_are_saved_without_tokens_unless_asked() -> None:
+    reply = reply_of(2001, 0)
+    assert "tokens" not in views.saved(reply, Look())
+    assert len(views.saved(reply, Look(json_tokens=None))["tokens"]) == 2001
+
+
+def test_docs_mode_is_equal_for_unequal_runs() -> None:
+    first = reply_of()
+    run = tuple(replace(t, logprob=-0.42 * i) for i, t in enumerate(first.tokens))
+    moved = tuple(replace(t, logprob=-0.42 * i - 0.003, at=t.at + 1) for i, t in enumerate(run))
+    first = replace(first, tokens=run)
+    second = replace(first, tokens=moved, timings=Timings(prefill_tps=1.0, decode_tps=2.0))
+    look = Look(docs=True)
+    assert views.bundle(first, look) == views.bundle(second, look)
+    assert set(views.bundle(first, look)) == {"text/plain", "text/html"}
+
+
+# ----------------------------------------------------------------------------- formats
+
+
+def test_code_format_takes_what_the_fences_hold() -> None:
+    text = "Sure:\n```python\nx = 1\n```\nand\n~~~\ny = 2\n~~~\nDone."
+    assert views.fenced(text) == ("x = 1\n\ny = 2", "python")
+    assert views.fenced("x = 1") == ("x = 1", "python")
+    data = views.bundle(Reply(text), Look(format="code"))
+    assert data["text/plain"] == "x = 1\n\ny = 2"
+    assert "Sure" not in shown(data["text/html"])
+    assert data["text/markdown"].startswith("```python\nx = 1")
+
+
+def test_text_format_is_verbatim() -> None:
+    text = "  **not bold**\n\n  x"
+    page = views.bundle(Reply(text), Look(format="text"))["text/html"]
+    assert text in shown(page)
+    fenced = views.bundle(Reply("a\n```\nb"), Look(format="text"))["text/markdown"]
+    assert fenced == "````text\na\n```\nb\n````"
+
+
+# ----------------------------------------------------------------------------- heat map
+
+
+def test_the_heat_map_says_in_text_what_it_says_in_colour() -> None:
+    run = [Token(i, b" x", lp, 1) for i, lp in enumerate((-0.01, -0.5, -1.2, -2.5, -4.0, -9.0))]
+    text = shown(logprobs.heat(Reply(" x" * 6, tokens=tuple(run))))
+    flow = text.split("1%▇")[1].split("Table")[0].strip()
+    assert flow == "x x x▁ x▃ x▅ x▇"
+    for number in ("99%", "61%", "30%", "8.2%", "1.8%", "<.1%"):
+        assert number in text
+
+
+def test_every_shade_is_readable_and_ordered_by_lightness() -> None:
+    from .test_html import _luminance
+
+    for which in ("light", "dark"):
+        looks = [getattr(s, which) for s in logprobs.SCALE if getattr(s, which)]
+        assert all(contrast(*look) >= 4.5 for look in looks)
+        steps = [_luminance(look[0]) for look in looks]
+        assert steps == sorted(steps, reverse=which == "light")
+        # Steps that a page without colour could not tell apart would be no scale.
+        assert all(abs(a - b) > 0.02 for a, b in pairwise(steps))
+
+
+def test_white_space_newlines_and_bytes_are_visible() -> None:
+    run = (b" ", b"   ", b"\n", b"\t", b" a", b"\xf0\x9f", b"\xe2\x80\xae", b"", "\u200d".encode())
+    assert [tokens.flowing(t) for t in run] == [
+        "·", "···", "⏎\n", "→\t", " a", "⟨f09f⟩", "⟨U+202E⟩", "", "⟨U+200D⟩",
+    ]  # fmt: skip
+    assert [tokens.alone(t) for t in run] == [
+        "␣", "␣␣␣", "⏎", "→", "␣a", "⟨f09f⟩", "⟨U+202E⟩", "∅", "⟨U+200D⟩",
+    ]  # fmt: skip
+    assert tokens.decode(b"a\xffb\xc3") == "a⟨ff⟩b⟨c3⟩"
+    family = "👨\u200d👩"
+    assert tokens.flowing(family.encode()) == family
+    assert len(tokens.alone(b"x" * 100, 20)) == 20
+
+
+@given(st.binary(max_size=12))
+def test_no_bytes_are_hidden(data: bytes) -> None:
+    shown_text = tokens.alone(data)
+    assert shown_text.strip()
+    assert not any(ord(c) < 32 for c in shown_text)
+
+
+@pytest.mark.parametrize("evil", [b"<>&\"'" * 8, "𝔘ü".encode() * 6, b" " * 40, b"x"])
+@pytest.mark.parametrize("n", [20, 2500])
+def test_a_token_weighs_at_most_400_bytes(evil: bytes, n: int) -> None:
+    top = tuple(Top(i, evil, -1.0 - i) for i in range(10))
+    run = tuple(Token(i, evil, -0.3 * (i % 20), 1 + i % 30, top) for i in range(n))
+    page = logprobs.heat(Reply("x", tokens=run))
+    assert len(page.encode()) <= 400 * n + 2000
+
+
+def test_long_replies_fold() -> None:
+    page = logprobs.heat(reply_of(2100, 0))
+    assert "<summary" in page
+    assert "100 more tokens" in page
+    assert len(re.findall(r"<tr><td>", page)) == 2100
+
+
+def test_constrained_tokens_show_what_was_forbidden() -> None:
+    token = Token(1, b"a", -0.1, 1, (Top(2, b"b", -0.2, allowed=False),), masked=0.3)
+    page = logprobs.heat(Reply("a", tokens=(token,)))
+    assert "✗ b" in page
+    assert "30% forbidden" in page
+
+
+def test_percent_never_claims_certainty() -> None:
+    values = [1.0, 0.9999, 0.994, 0.5, 0.0996, 0.05, 0.001, 1e-9, 0.0, None]
+    assert [logprobs.percent(v) for v in values] == [
+        "100%", ">99%", "99%", "50%", "10%", "5.0%", "0.1%", "<.1%", "0%", "?",
+    ]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------- hostile replies
+
+
+@pytest.mark.parametrize("evil", XSS)
+def test_nothing_of_the_corpus_survives_in_any_field(evil: str) -> None:
+    run = (Token(1, evil.encode(), -3.0, 2, (Top(2, evil.encode(), -1.0),)),)
+    reply = Reply(
+        evil, reasoning=evil, tokens=run, kinds=("answer",), finish_reason="stop", model=evil,
+        prompt=evil, sampling=Sampling(stop=(evil,)), usage=Usage(1, 0, 1),
+    )  # fmt: skip
+    for form in ("markdown", "text", "code"):
+        page = views.bundle(reply, Look(format=form), note=evil)["text/html"]
+        assert audit(page) == []
+    assert audit(reply.heatmap()._repr_mimebundle_()["text/html"]) == []
+
+
+def test_meaning_survives_without_style_and_script() -> None:
+    """As the strictest viewers leave it: no style, class, id or tabindex, no style element."""
+    reply = replace(reply_of(), text="A **bold** `code`.\n\n```python\nx = 1\n```")
+    page = views.bundle(reply, Look())["text/html"]
+    bare = re.sub(r"<style>.*?</style>", "", page, flags=re.S)
+    bare = re.sub(r' (?:style|class|id|tabindex)="[^"]*"', "", bare)
+    assert "style" not in bare
+    text = shown(bare)
+    for piece in ("bold", "code", "x = 1", "w5▁", "rank", "smollm2", "8 cached + 4 new"):
+        assert piece in text, piece
+    assert "<details" in bare
+    assert "<table" in bare
+
+
+def test_scripted_replies_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = LLM(Scripted(["Hello **world**"])).complete("Hi", logprobs=3)
+    assert "<strong>world</strong>" in reply._repr_mimebundle_()["text/html"]
+    assert repr(reply.heatmap()).startswith("Hello")
