@@ -113,7 +113,7 @@ class Config:
     n_vocab: int  # rows of the embedding and of the output matrix
     n_tokens: int  # entries of the tokenizer, <= n_vocab: ids from n_tokens on are padding rows
     n_ctx_train: int
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...]  # their ropes differ in base and scaling only
     norm_eps: float
     attention_scale: float
     activation: Activation

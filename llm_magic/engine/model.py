@@ -35,7 +35,7 @@ CHUNK = 8  # rows of the program for prompts: small enough that a step can stop 
 MAX_ROWS = 32
 LANES = 16  # outputs that lie beside each other in a matrix, see _Array.panels
 SPLIT = 8  # parts of a dot product for one row, see _product
-BLOCK = 32  # cache positions that attention reads at once
+BLOCK = 64  # cache positions that attention reads at once
 PIECE = 4096  # rows of a matrix that are decoded at once while loading: bounds the memory for it
 
 
@@ -98,7 +98,7 @@ class Portable:
 
     @property
     def memory_bytes(self) -> int:
-        """Weights and KV cache; on the CPU, of the cache only what was filled: the rest is not there."""
+        """Weights and KV cache; on the CPU, the filled part of the cache: the rest is not there."""
         if self.closed:
             return 0
         weights = sum(array.nbytes for array in self._weights.all())
