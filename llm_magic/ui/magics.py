@@ -216,12 +216,11 @@ class LLMMagics(Magics):  # type: ignore[misc]
     def _no_command(self, command: str, line: str) -> str:
         name = self.magic_name
         near = difflib.get_close_matches(command, COMMANDS, 2, 0.6)
-        if near:
-            return f"%{name} {command}: no such command; did you mean %{name} {' or '.join(near)}?"
-        return (
-            f"%{name} {command}: no such command; there are {', '.join(COMMANDS)}. "
-            f"To ask the model: %{name} ask {line}"
-        )
+        hint = f"did you mean %{name} {' or '.join(near)}?" if near else ""
+        there = hint or f"there are {', '.join(COMMANDS)}."
+        # More than one word reads like a question to the model.
+        ask = f" To ask the model: %{name} ask {line}" if " " in line or not near else ""
+        return f"%{name} {command}: no such command; {there}{ask}"
 
     def _line_ask(self, rest: str) -> None:
         given, text = self._split(rest)

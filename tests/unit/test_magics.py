@@ -1,0 +1,484 @@
+"""`%%llm` and `%llm` in an in-process shell: options, settings, registration, errors."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import TraitError
+
+from llm_magic.chat.scripted import Scripted
+from llm_magic.errors import InterpolationError, NotLoadedError
+from llm_magic.events import Message
+from llm_magic.hub import hub
+from llm_magic.llm import LLM
+from llm_magic.ui import extension
+from llm_magic.ui.interpolate import as_text
+from llm_magic.ui.views import VENDOR
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    shell = InteractiveShell()
+    extension.load_ipython_extension(shell)
+    yield shell
+    extension.unload_ipython_extension(shell)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    """A model that answers anything; the default one while the test runs."""
+    scripted = Scripted(lambda request: "An **answer**.")
+    hub.add("fake", LLM(scripted))
+    monkeypatch.setattr(hub, "default", "fake")
+    yield scripted
+    hub.unload("fake")
+
+
+@contextmanager
+def displays(shell: InteractiveShell) -> Iterator[list[dict[str, Any]]]:
+    """The data of everything that is displayed inside, updates included."""
+    own, shell.display_pub = shell.display_pub, CapturingDisplayPublisher()
+    data: list[dict[str, Any]] = []
+    try:
+        yield data
+    finally:
+        data += [output["data"] for output in shell.display_pub.outputs]
+        shell.display_pub = own
+
+
+def cell(shell: InteractiveShell, line: str, body: str) -> list[dict[str, Any]]:
+    """Run `%%llm` and return what it displayed."""
+    with displays(shell) as data:
+        shell.run_cell_magic("llm", line, body + "\n")
+    return data
+
+
+def command(shell: InteractiveShell, line: str) -> dict[str, Any]:
+    """Run `%llm` and return the last thing that it displayed."""
+    with displays(shell) as data:
+        shell.run_line_magic("llm", line)
+    return data[-1]
+
+
+def settings(shell: InteractiveShell) -> Any:
+    return shell.magics_manager.registry["LLMMagics"]
+
+
+# ----------------------------------------------------------------------------- the cell
+
+
+def test_a_cell_asks_and_shows_and_keeps(shell: InteractiveShell, script: Scripted) -> None:
+    outputs = cell(shell, "-o reply", "Hello?")
+    assert outputs[-1]["text/plain"] == "An **answer**."
+    assert outputs[-1][VENDOR]["text"] == "An **answer**."
+    request = script.requests[-1]
+    assert request.prompt == (Message("user", "Hello?"),)
+    assert request.sampling.temperature == 0.7
+    assert request.sampling.max_tokens == 256  # LAI-2
+    assert shell.user_ns["reply"] is shell.user_ns["_llm"]
+    assert shell.user_ns["reply"].text == "An **answer**."
+
+
+def test_every_option_reaches_the_request(shell: InteractiveShell, script: Scripted) -> None:
+    line = (
+        '-m fake -s "Be brief. It\'s late." -n 7 -t 0 --top-k 5 --top-p 0.9 --min-p 0.1 --seed 3 '
+        '--stop END --stop "\\n\\n" --logprobs 4'
+    )
+    cell(shell, line, "Hi")
+    request = script.requests[-1]
+    assert request.prompt == (Message("system", "Be brief. It's late."), Message("user", "Hi"))
+    s = request.sampling
+    assert (s.max_tokens, s.temperature, s.top_k, s.top_p, s.min_p, s.seed) == (
+        7,
+        0,
+        5,
+        0.9,
+        0.1,
+        3,
+    )
+    assert s.stop == ("END", "\n\n")
+    assert request.logprobs == 4
+
+
+def test_LAI3_explicit_zero_is_greedy_and_LAI2_no_budget_is_256(
+    shell: InteractiveShell, script: Scripted
+) -> None:
+    cell(shell, "-t 0 -n 0", "Hi")
+    assert script.requests[-1].sampling.temperature == 0
+    assert script.requests[-1].sampling.max_tokens == 256
+    cell(shell, "-n -3", "Hi")
+    assert script.requests[-1].sampling.max_tokens == 256
+    assert script.requests[-1].sampling.temperature == 0.7
+
+
+def test_logprobs_alone_means_five(shell: InteractiveShell, script: Scripted) -> None:
+    outputs = cell(shell, "--logprobs", "Hi")
+    assert script.requests[-1].logprobs == 5
+    assert "Token probabilities" in outputs[-1]["text/html"]
+    cell(shell, "", "Hi")
+    assert script.requests[-1].logprobs is None
+
+
+def test_complete_continues_the_text_as_it_is(shell: InteractiveShell, script: Scripted) -> None:
+    cell(shell, "--complete", "  Once upon\n\na time \n")
+    assert script.requests[-1].prompt == "  Once upon\n\na time \n"
+    with pytest.raises(UsageError, match="--system"):
+        cell(shell, "--complete -s x", "Once")
+
+
+def test_quiet_shows_nothing(shell: InteractiveShell, script: Scripted) -> None:
+    assert cell(shell, "-q", "Hi") == []
+    assert shell.user_ns["_llm"].text == "An **answer**."
+
+
+def test_C13_a_cell_returns_nothing(shell: InteractiveShell, script: Scripted) -> None:
+    with displays(shell) as data:
+        result = shell.run_cell("%%llm\nHi")
+    assert result.success
+    assert result.result is None
+    assert [d["text/plain"] for d in data if VENDOR in d] == ["An **answer**."]
+
+
+# ----------------------------------------------------------------------------- interpolation
+
+
+def test_B100_the_prompt_is_exact(shell: InteractiveShell, script: Scripted) -> None:
+    body = '{a*2 for a in xs}\n{"a": 1}\n{x!r:>10}\n{}\n{undefined}\n{name}\n$name {{name}}'
+    shell.user_ns["name"] = "Bob"
+    shell.run_cell("%%llm -q\n" + body + "\nHi {{ name }}")
+    (message,) = script.requests[-1].prompt
+    assert message.text == body + "\nHi Bob"
+
+
+def test_B101_values_are_not_interpolated_again(shell: InteractiveShell, script: Scripted) -> None:
+    shell.user_ns["VAL"] = "set {p} costs $1 {{ name }}"
+    shell.run_cell("%%llm -q\n{{ VAL }}")
+    assert script.requests[-1].prompt[0].text == "set {p} costs $1 {{ name }}"
+
+
+def test_C4_the_line_is_not_expanded_by_ipython(shell: InteractiveShell, script: Scripted) -> None:
+    shell.user_ns.update(name="Bob", x=1)
+    shell.run_cell("%llm ask -n 5 {x} $name ${x} {{ name }} don't \"quote")
+    assert script.requests[-1].prompt[0].text == "{x} $name ${x} Bob don't \"quote"
+    shell.run_cell("%%llm -q -s '{x} {{ name }}'\nHi")
+    assert script.requests[-1].prompt[0].text == "{x} Bob"
+
+
+def test_raw_switches_it_off(shell: InteractiveShell, script: Scripted) -> None:
+    cell(shell, "--raw", "{{ nothing }}")
+    assert script.requests[-1].prompt[0].text == "{{ nothing }}"
+    with pytest.raises(InterpolationError, match="--raw"):
+        cell(shell, "", "{{ nothing }}")
+
+
+def test_C20_objects_become_text(shell: InteractiveShell) -> None:
+    class Own:
+        def _repr_llm_(self) -> str:
+            return "for models"
+
+        def _repr_markdown_(self) -> str:
+            return "*for people*"
+
+    class Markdown:
+        def _repr_markdown_(self) -> str:
+            return "*for people*"
+
+    formatters = shell.display_formatter.formatters
+    assert as_text("s", formatters) == "s"
+    assert as_text(Own(), formatters) == "for models"
+    assert as_text(Markdown(), formatters) == "*for people*"
+    assert as_text([1, "a"], formatters) == "[1, 'a']"
+    assert as_text(Own, formatters).endswith("Own")  # the class itself is not an Own
+    long = as_text(list(range(100_000)), formatters)
+    assert len(long) < 25_000
+    exact = as_text("y" * 100_000, formatters)
+    assert exact == "y" * 100_000
+
+
+# ----------------------------------------------------------------------------- wrong command lines
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--temprature 1", "--temperature"),
+        ("-n many", "invalid int value"),
+        ("--logprobs x", "invalid int value"),
+        ("smollm2", "-m smollm2"),
+        ("-o 1x", "not a Python name"),
+        ("-o class", "not a Python name"),
+        ("-s 'open", "no closing quotation"),
+        ("-f latex", "invalid choice"),
+    ],
+)
+def test_C12_a_wrong_option_is_a_usage_error(
+    shell: InteractiveShell, script: Scripted, line: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        cell(shell, line, "Hi")
+    assert script.requests == []
+    assert "_llm" not in shell.user_ns
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("laod", "did you mean %llm load"),
+        ("What is this?", "%llm ask What is this"),
+        ("ask", "no text"),
+        ("ask -n 3", "no text"),
+        ("load a b", "unrecognized arguments"),
+        ("status now", "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_command_says_what_was_meant(
+    shell: InteractiveShell, script: Scripted, line: str, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        shell.run_line_magic("llm", line)
+    assert words in str(caught.value)
+
+
+def test_an_empty_cell_is_a_usage_error(shell: InteractiveShell, script: Scripted) -> None:
+    with pytest.raises(UsageError, match="no text"):
+        cell(shell, "", "  \n")
+
+
+def test_our_errors_are_one_line_and_others_are_not(
+    shell: InteractiveShell, script: Scripted
+) -> None:
+    with pytest.raises(InterpolationError) as caught:
+        cell(shell, "", "{{ nothing }}")
+    (text,) = caught.value._render_traceback_()  # type: ignore[attr-defined]
+    assert "InterpolationError" in text
+    assert "\n" not in text
+    shell.run_line_magic("xmode", "Verbose")
+    with pytest.raises(InterpolationError) as caught:
+        cell(shell, "", "{{ nothing }}")
+    assert not hasattr(caught.value, "_render_traceback_")
+    shell.run_line_magic("xmode", "Context")
+
+
+# ----------------------------------------------------------------------------- the line
+
+
+def test_ask_takes_options_before_the_text(shell: InteractiveShell, script: Scripted) -> None:
+    def ask(line: str) -> tuple[str, str]:
+        given, text = settings(shell)._split(line)
+        return given.strip(), text
+
+    assert ask("-n 5 --quiet Hello -n there") == ("-n 5 --quiet", "Hello -n there")
+    assert ask('-s "a b" -t 0.5   Hello') == ('-s "a b" -t 0.5', "Hello")
+    assert ask("--logprobs How") == ("--logprobs", "How")
+    assert ask("--logprobs 3 How") == ("--logprobs 3", "How")
+    assert ask("-n=5 x")[1] == "x"
+    assert ask("-- -n is an option") == ("", "-n is an option")
+    assert ask("plain") == ("", "plain")
+
+
+def test_status_models_and_overview(shell: InteractiveShell, script: Scripted) -> None:
+    for line, words in (("", "%%llm"), ("status", "scripted"), ("models", "smollm2")):
+        output = command(shell, line)
+        assert words in output["text/plain"]
+        assert "text/html" in output
+
+
+def test_load_makes_a_model_the_one_in_use(shell: InteractiveShell, script: Scripted) -> None:
+    other = Scripted(["From the other."])
+    hub.add("other", LLM(other))
+    assert "is loaded" in command(shell, "load other")["text/plain"]
+    cell(shell, "", "Hi")
+    assert len(other.requests) == 1
+    cell(shell, "-m fake", "Hi")
+    assert len(script.requests) == 1
+    hub.unload("other")
+
+
+def test_unload_frees_and_an_unknown_name_is_an_error(
+    shell: InteractiveShell, script: Scripted
+) -> None:
+    with pytest.raises(NotLoadedError, match="fake"):
+        shell.run_line_magic("llm", "unload nothing-of-that-name")
+    hub.add("other", LLM(Scripted(["x"], model="other")))
+    assert command(shell, "unload other")["text/plain"] == "unloaded other"
+    assert hub.get("other") is None
+
+
+# ----------------------------------------------------------------------------- settings
+
+
+def test_C6_settings_are_traits(shell: InteractiveShell, script: Scripted) -> None:
+    for line in (
+        "LLMMagics.temperature = 0",
+        "LLMMagics.max_tokens = 9",
+        "LLMMagics.system = 'Be brief.'",
+        "LLMMagics.logprobs = 2",
+        "LLMMagics.format = 'text'",
+    ):
+        shell.run_line_magic("config", line)
+    cell(shell, "", "Hi")
+    request = script.requests[-1]
+    assert request.prompt[0] == Message("system", "Be brief.")
+    assert (request.sampling.temperature, request.sampling.max_tokens) == (0, 9)
+    assert request.logprobs == 2
+    cell(shell, "-t 1 -s Other", "Hi")
+    assert script.requests[-1].sampling.temperature == 1
+    assert script.requests[-1].prompt[0].text == "Other"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_tokens", 0), ("logprobs", -1), ("format", "pdf"), ("magic_name", "a b"),
+     ("max_rate", 60.0), ("temperature", "hot"), ("docs_mode", "maybe")],
+)  # fmt: skip
+def test_settings_are_validated(shell: InteractiveShell, name: str, value: Any) -> None:
+    with pytest.raises(TraitError):
+        setattr(settings(shell), name, value)
+
+
+def test_docs_mode_is_one_steady_display(
+    shell: InteractiveShell, script: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(shell).docs_mode = True
+    first, second = cell(shell, "--logprobs", "Hi"), cell(shell, "--logprobs", "Hi")
+    assert len(first) == 1
+    assert first[0] == second[0]
+    assert set(first[0]) == {"text/plain", "text/html"}
+    monkeypatch.setenv("LLM_MAGIC_DOCS", "1")
+    assert extension.LLMMagics(None).docs_mode is True
+
+
+# ----------------------------------------------------------------------------- registration
+
+
+def names(shell: InteractiveShell) -> dict[str, dict[str, Any]]:
+    return {kind: dict(table) for kind, table in shell.magics_manager.magics.items()}
+
+
+def test_C1_unload_restores_everything(script: Scripted) -> None:
+    shell = InteractiveShell()
+    before = (
+        names(shell),
+        {k: list(v) for k, v in shell.events.callbacks.items()},
+        list(shell.configurables),
+        set(shell.magics_manager.registry),
+        dict(shell.strdispatchers["complete_command"].regexs),
+    )
+    for _ in range(2):
+        extension.load_ipython_extension(shell)
+        extension.load_ipython_extension(shell)  # twice is a reload
+        assert "llm" in shell.magics_manager.magics["cell"]
+        extension.unload_ipython_extension(shell)
+        extension.unload_ipython_extension(shell)
+    after = (
+        names(shell),
+        {k: list(v) for k, v in shell.events.callbacks.items()},
+        list(shell.configurables),
+        set(shell.magics_manager.registry),
+        dict(shell.strdispatchers["complete_command"].regexs),
+    )
+    assert before == after
+
+
+def test_an_earlier_magic_is_hidden_with_a_warning_and_comes_back() -> None:
+    shell = InteractiveShell()
+    shell.register_magic_function(lambda line, cell: "theirs", "cell", "llm")
+    earlier = shell.magics_manager.magics["cell"]["llm"]
+    with pytest.warns(UserWarning, match="magic_name"):
+        extension.load_ipython_extension(shell)
+    assert shell.magics_manager.magics["cell"]["llm"] is not earlier
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings(shell).magic_name = "ai"
+    assert shell.magics_manager.magics["cell"]["llm"] is earlier
+    assert "ai" in shell.magics_manager.magics["line"]
+    extension.unload_ipython_extension(shell)
+    assert shell.magics_manager.magics["cell"]["llm"] is earlier
+    assert "ai" not in shell.magics_manager.magics["cell"]
+
+
+def test_a_magic_registered_over_ours_is_left_alone(shell: InteractiveShell) -> None:
+    def later(line: str, cell: str) -> None:
+        """Somebody else's."""
+
+    shell.register_magic_function(later, "cell", "llm")
+    extension.unload_ipython_extension(shell)
+    assert shell.magics_manager.magics["cell"]["llm"] is later
+    assert "llm" not in shell.magics_manager.magics["line"]
+
+
+def test_reload_keeps_the_engine(shell: InteractiveShell, script: Scripted) -> None:
+    llm = hub.get("fake")
+    extension.unload_ipython_extension(shell)
+    extension.load_ipython_extension(shell)
+    assert hub.get("fake") is llm
+    assert cell(shell, "", "Hi")
+
+
+def test_the_gate_is_held_while_a_cell_runs(shell: InteractiveShell) -> None:
+    shell.user_ns["gate"] = hub.gate
+    assert shell.run_cell("inside = gate.closed").success
+    assert shell.user_ns["inside"] is True
+    assert not hub.gate.closed
+    shell.run_cell("1/0")
+    assert not hub.gate.closed
+    shell.user_ns["off"] = lambda: extension.unload_ipython_extension(shell)
+    shell.run_cell("off()")
+    assert not hub.gate.closed
+
+
+def test_C21_completions(shell: InteractiveShell) -> None:
+    def of(text: str) -> list[str]:
+        found = shell.Completer.complete(line_buffer=text, cursor_pos=len(text))[1]
+        return [f.split(" ")[-1] for f in found]
+
+    assert "--temperature" in of("%%llm --te")
+    assert "status" in of("%llm st")
+    assert "smollm2" in of("%llm load smo")
+    assert "smollm2" in of("%%llm -m smo")
+
+
+def test_C3_help_is_real(shell: InteractiveShell) -> None:
+    help_of_cell = shell.magics_manager.magics["cell"]["llm"].__doc__
+    for word in ("%%llm [-m MODEL]", "--logprobs", "{{ name }}", "Sampling", "-o OUT"):
+        assert word in help_of_cell
+    assert "unload" in shell.magics_manager.magics["line"]["llm"].__doc__
+
+
+LIGHT = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell()
+before = set(sys.modules)
+shell.run_line_magic("load_ext", "llm_magic")
+assert "llm" in shell.magics_manager.magics["cell"]
+heavy = ["tinygrad", "numpy", "tokenizers", "gguf", "jinja2", "llguidance", "httpx", "matplotlib",
+         "anywidget", "ipywidgets", "markdown_it", "nh3"]
+print([m for m in heavy if m in sys.modules and m not in before])
+"""
+
+
+def test_loading_imports_nothing_heavy() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LIGHT], capture_output=True, text=True, env=os.environ, check=True
+    )
+    assert ran.stdout.strip() == "[]"
+
+
+def test_C27_a_terminal_streams_to_stdout(script: Scripted, capsys: Any) -> None:
+    from IPython.terminal.interactiveshell import TerminalInteractiveShell
+
+    shell = TerminalInteractiveShell()
+    extension.load_ipython_extension(shell)
+    shell.run_cell_magic("llm", "", "Hi\n")  # C10
+    out = capsys.readouterr().out
+    assert out.startswith("An **answer**.\n[scripted · ")
+    extension.unload_ipython_extension(shell)
