@@ -16,7 +16,7 @@ from typing import Any
 from ..events import ToolCall, ToolSpec
 from .markup import python_calls, tags
 from .markup.tape import Reader, Tools
-from .markup.values import loads
+from .markup.values import dumps, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +209,17 @@ def new_call_id() -> str:
 def call_arguments(call: ToolCall) -> Any:
     """The value of a call's raw arguments. ValueError when they are not JSON."""
     return loads(call.arguments)
+
+
+def write_call(syntax: Syntax, call: ToolCall) -> str:
+    """A call as a model of this syntax would have written it, for templates without tools."""
+    head = f'{{"name": {dumps(call.name)}, '
+    arguments = call.arguments.strip() or "{}"
+    match syntax.name:
+        case "llama3":
+            return f'{head}"parameters": {arguments}}}'
+        case "mistral":
+            return f'[TOOL_CALLS][{head}"arguments": {arguments}}}]'
+        case "json" | "pythonic":
+            return f'{head}"arguments": {arguments}}}'
+    return f'<tool_call>\n{head}"arguments": {arguments}}}\n</tool_call>'

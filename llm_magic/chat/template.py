@@ -1,0 +1,533 @@
+"""From messages to the prompt that a model was trained on.
+
+What comes in: a model's chat template (or none), its special strings, messages, tools. What goes
+out: `Rendered` text. It must not know token ids.
+
+Text of messages, tools and documents is data: where it spells a control token, a mark (a character
+that occurs nowhere in it) is put behind the spelling's first character, so that a tokenizer that
+splits at control strings does not see one. `Rendered.mark` names the mark; `Rendered.plain` is the
+text without it.
+
+What a template cannot render is reshaped (chat/adapt.py), which is decided by rendering a probe,
+once, when a conversation first needs to know.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import jinja2
+
+from ..errors import TemplateError
+from ..events import Message, ToolCall, ToolSpec
+from . import adapt, sandbox
+from .markup.values import loads
+from .syntax import ReasoningTags, detect_reasoning, detect_syntax, opens_reasoning
+
+TOKEN_NAMES = ("bos", "eos", "unk", "pad", "sep")
+# Unicode noncharacters first; private use after them, for texts that hold all of those.
+_MARKS = (*range(0xFDD0, 0xFDF0), *range(0x100000, 0x101000))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Where a message's text lies in `Rendered.plain`."""
+
+    role: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt. `tail`: its end from where the assistant's turn begins, without marks.
+
+    in_reasoning: the prompt has opened the reasoning part that the answer continues.
+    """
+
+    text: str
+    mark: str
+    segments: tuple[Segment, ...] = ()
+    tail: str = ""
+    in_reasoning: bool = False
+
+    @property
+    def plain(self) -> str:
+        return self.text.replace(self.mark, "") if self.mark else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """What a template renders. ids: how it wants call ids, None = as they are.
+
+    system, tools (calls and results), tool_list (their definitions), repeats (two turns of one role
+    in a row).
+    """
+
+    system: bool
+    tools: bool
+    tool_list: bool
+    repeats: bool
+    ids: Callable[[str], str] | None = None
+
+
+def needs_bos(text: str, bos: str | None, add_bos: bool) -> bool:
+    """Whether the tokenizer has to put a BOS before this prompt: it is told to add one and the
+    template has not written it. A BOS that a template writes is never taken away."""
+    return add_bos and not (bos and text.startswith(bos))
+
+
+class Template:
+    """A chat template.
+
+    source: jinja2 text, or None. tokens: strings of bos, eos, unk, pad, sep as far as they exist.
+    control_texts: spellings of the vocabulary's control tokens. family: architecture or model
+    family, for what the source does not tell. preset: the pre-tokenizer's name, which names the
+    turn format of a model that has no template.
+
+    Safe to use from any thread.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        tokens: Mapping[str, str] | None = None,
+        control_texts: Sequence[str] = (),
+        family: str = "",
+        preset: str = "",
+    ) -> None:
+        self.source = source
+        self.tokens = {name: (tokens or {}).get(name) or "" for name in TOKEN_NAMES}
+        self.syntax = detect_syntax(source, family)
+        self.reasoning: ReasoningTags | None = detect_reasoning(source)
+        self._preset = PRESETS.get(preset) if source is None else None
+        if self._preset and control_texts and self._preset.needs not in control_texts:
+            self._preset = None
+        controls = sorted({text for text in control_texts if len(text) > 1}, key=len, reverse=True)
+        self._controls = (
+            re.compile(f"(?=(?:{'|'.join(map(re.escape, controls))})).", re.DOTALL)
+            if controls
+            else None
+        )
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings that end an answer where nothing else would: the next line's role."""
+        if self.source is not None or self._preset:
+            return ()
+        return tuple(f"\n{role}:" for role in ("user", "assistant", "system", "tool"))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        add_generation_prompt: bool = True,
+        thinking: bool | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        continue_final: bool | None = None,
+    ) -> Rendered:
+        """The prompt of a conversation.
+
+        thinking: for templates that can switch reasoning; None is off. kwargs: further variables of
+        the template; they win over ours. continue_final: the last message is an assistant's text to
+        be continued; None: it is whenever it comes from the assistant and calls no tool.
+
+        Raises TemplateError with the template's own words, and the message's index where known.
+        """
+        messages = tuple(messages)
+        if not messages:
+            raise TemplateError("there are no messages")
+        for i, message in enumerate(messages):
+            _check_parts(i, message)
+        if continue_final is None:
+            continue_final = messages[-1].role == "assistant" and not messages[-1].calls
+        job = _Job(
+            self, tuple(tools), add_generation_prompt, bool(thinking), kwargs or {}, continue_final
+        )
+        try:
+            return job.render(messages)
+        except TemplateError as error:
+            if error.index is None:
+                error.index = job.blame(messages, str(error))
+                if error.index is not None:
+                    error.args = (f"{error} (messages[{error.index}])",)
+            raise
+
+    @cached_property
+    def support(self) -> Support:
+        """What this template can render, found out by rendering probes."""
+        return _probe(self)
+
+    def run(self, variables: Mapping[str, Any]) -> str:
+        """The template's output for these variables. Raises TemplateError."""
+        if self.source is None:
+            return self._turns(variables["messages"], variables["add_generation_prompt"])
+        try:
+            return sandbox.render(self._compiled, variables)
+        except sandbox.Refused as e:
+            raise TemplateError(str(e)) from None
+        except TemplateError:
+            raise
+        except Exception as e:  # a template can fail in any way that Python can
+            raise TemplateError(f"the chat template failed: {type(e).__name__}: {e}") from e
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        assert self.source is not None
+        try:
+            return sandbox.environment().from_string(self.source)
+        except Exception as e:  # syntax errors, and whatever a hostile source makes of the parser
+            raise TemplateError(
+                f"the chat template cannot be compiled: {type(e).__name__}: {e}"
+            ) from e
+
+    def _turns(self, messages: Sequence[Mapping[str, Any]], cue: bool) -> str:
+        """The fallback: the preset's turns, or "role: content" lines and the assistant's cue."""
+        if self._preset:
+            return self._preset.write(messages, cue, self.tokens["eos"])
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        return "".join(lines) + ("assistant:" if cue else "")
+
+    def protect(self, value: Any, mark: str) -> Any:
+        """The value with every spelling of a control token in its texts broken by the mark."""
+        if self._controls is None:
+            return value
+        match value:
+            case str():
+                return self._controls.sub(lambda m: m.group() + mark, value)
+            case Mapping():
+                return {self.protect(k, mark): self.protect(v, mark) for k, v in value.items()}
+            case list() | tuple():
+                return [self.protect(v, mark) for v in value]
+        return value
+
+
+# ----------------------------------------------------------------------------- one rendering
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One call of Template.render."""
+
+    template: Template
+    tools: tuple[ToolSpec, ...]
+    cue: bool
+    thinking: bool
+    kwargs: Mapping[str, Any]
+    continued: bool
+
+    def render(self, messages: tuple[Message, ...]) -> Rendered:
+        adapted, tools = self._adapt(messages)
+        entries = _entries(adapted, self._ids(adapted))
+        specs = [_tool_entry(tool) for tool in tools]
+        documents = self.kwargs.get("documents")
+        mark, end = _free_marks((self.template.source or "", entries, specs, documents))
+        variables = self._variables(mark, specs, documents)
+        entries = self.template.protect(entries, mark)
+        if self.continued:
+            entries[-1]["content"] += end
+        text = self._run(variables, entries, self.cue and not self.continued, mark, end)
+        if self.continued:
+            cut = text.rfind(end)
+            if cut < 0:
+                raise TemplateError(
+                    "the chat template leaves the last assistant message out, so it cannot be"
+                    " continued",
+                    len(messages) - 1,
+                )
+            text = text[:cut]
+        plain = text.replace(mark, "")
+        tail = self._tail(variables, entries, plain, mark, end)
+        inside = opens_reasoning(tail, self.template.reasoning)
+        return Rendered(text, mark, _segments(adapted, plain), tail, inside)
+
+    def _variables(self, mark: str, specs: list[Any], documents: Any) -> dict[str, Any]:
+        variables: dict[str, Any] = {
+            **{f"{name}_token": text for name, text in self.template.tokens.items()},
+            "tools": self.template.protect(specs, mark) or None,
+            "enable_thinking": self.thinking,
+            "thinking": self.thinking,
+            **self.kwargs,
+        }
+        if documents is not None:
+            variables["documents"] = self.template.protect(documents, mark)
+        return variables
+
+    def _run(
+        self, variables: dict[str, Any], entries: list[Any], cue: bool, mark: str, end: str
+    ) -> str:
+        text = self.template.run({"add_generation_prompt": cue, **variables, "messages": entries})
+        for char in (mark, end):  # a template may have printed the repr or ASCII JSON of a text
+            text = text.replace(f"\\u{ord(char):04x}", char) if "\\u" in text else text
+        return text
+
+    def _tail(
+        self, variables: dict[str, Any], entries: list[Any], plain: str, mark: str, end: str
+    ) -> str:
+        """What the assistant's turn starts with: the rest behind the same prompt without it."""
+        tags = self.template.reasoning
+        if tags is None or tags.open not in plain:
+            return ""
+        before = entries[:-1] if self.continued else entries
+        try:
+            head = self._run(variables, before, False, mark, end).replace(mark, "")
+        except TemplateError:
+            head = ""
+        return (
+            plain[len(head) :] if head and plain.startswith(head) else plain[-len(tags.open) - 8 :]
+        )
+
+    def _adapt(
+        self, messages: tuple[Message, ...]
+    ) -> tuple[tuple[Message, ...], Sequence[ToolSpec]]:
+        """Messages and tools as far as the template can take them."""
+        template, tools = self.template, self.tools
+        if tools and not template.support.tool_list:
+            text = adapt.describe_tools(tools, template.syntax)
+            messages, tools = adapt.with_instructions(messages, text), ()
+        exchange = any(m.calls or m.role == "tool" for m in messages)
+        if exchange and not template.support.tools:
+            messages = adapt.tools_as_text(messages, template.syntax)
+        if messages[0].role == "system" and not template.support.system:
+            messages = adapt.system_folded(messages)
+        if _repeats(messages) and not template.support.repeats:
+            messages = adapt.alternating(messages)
+        return messages, tools
+
+    def _ids(self, messages: Sequence[Message]) -> Callable[[str], str] | None:
+        if any(message.calls for message in messages) and self.template.support.tools:
+            return self.template.support.ids
+        return None
+
+    def blame(self, messages: tuple[Message, ...], reason: str) -> int | None:
+        """The index of the message that a template refuses: the first whose prefix fails so."""
+        job = replace(self, cue=True, continued=False)
+        for n in range(1, min(len(messages), 64) + 1):
+            try:
+                job.render(messages[:n])
+            except TemplateError as error:
+                if str(error) == reason:
+                    return n - 1
+        return None
+
+
+def _check_parts(index: int, message: Message) -> None:
+    if isinstance(message.content, tuple):
+        for part in message.content:
+            if part.type != "text":
+                raise TemplateError(
+                    f"messages[{index}] has a part of type {part.type!r};"
+                    " this model reads only text",
+                    index,
+                )
+
+
+def _repeats(messages: Sequence[Message]) -> bool:
+    """Whether it is more than user and assistant in turns behind a system message."""
+    roles = [m.role for m in messages if m.role != "tool" and not m.calls]
+    late_system = "system" in roles[1:]
+    return late_system or any(a == b for a, b in pairwise(roles))
+
+
+def _entries(messages: Sequence[Message], ids: Callable[[str], str] | None) -> list[dict[str, Any]]:
+    """Messages as the dictionaries that templates read. Nothing of the history is shared."""
+    names = {call.id: call.name for message in messages for call in message.calls}
+    ids = ids or (lambda id: id)
+    entries = []
+    for message in messages:
+        entry: dict[str, Any] = {"role": message.role, "content": message.text}
+        if message.reasoning:
+            entry["reasoning_content"] = message.reasoning
+        if message.calls:
+            entry["tool_calls"] = [_call_entry(call, ids) for call in message.calls]
+        if message.call_id is not None:
+            entry["tool_call_id"] = ids(message.call_id)
+        name = message.name or names.get(message.call_id or "")
+        if name:
+            entry["name"] = name
+        entries.append(entry)
+    return entries
+
+
+def _call_entry(call: ToolCall, ids: Callable[[str], str]) -> dict[str, Any]:
+    try:
+        arguments = loads(call.arguments)
+    except ValueError:
+        arguments = call.arguments  # templates that print it still can
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": ids(call.id), "type": "function", "function": function}
+
+
+def _tool_entry(tool: ToolSpec) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": _plain(tool.parameters),
+    }
+    return {"type": "function", "function": function}
+
+
+def _plain(value: Any) -> Any:
+    """Dictionaries and lists instead of other mappings and sequences, for tojson."""
+    match value:
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+    return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, item in value.items():
+                yield from _texts(key)
+                yield from _texts(item)
+        case list() | tuple():
+            for item in value:
+                yield from _texts(item)
+
+
+def _free_marks(value: Any) -> tuple[str, str]:
+    """Two characters that no text contains, neither as they are nor as a \\u escape."""
+    texts = "\0".join(_texts(value))
+    lower = texts.lower() if "\\u" in texts or "\\U" in texts else ""
+    free = (chr(c) for c in _MARKS if chr(c) not in texts and f"\\u{c:04x}" not in lower)
+    try:
+        return next(free), next(free)
+    except StopIteration:
+        raise TemplateError("the messages hold every character that could be a mark") from None
+
+
+def _segments(messages: Sequence[Message], plain: str) -> tuple[Segment, ...]:
+    """The messages' texts in the prompt, in order; one that the template changed is left out."""
+    out, at = [], 0
+    for message in messages:
+        text = message.text if message.text in plain[at:] else message.text.strip()
+        start = plain.find(text, at) if text else -1
+        if start >= 0:
+            at = start + len(text)
+            out.append(Segment(message.role, start, at))
+    return tuple(out)
+
+
+# ----------------------------------------------------------------------------- probes
+
+_PROBE_TOOL = ToolSpec("probe_tool", "probe", {"type": "object", "properties": {}})
+
+
+def _probe(template: Template) -> Support:
+    """Render a tool exchange with two calls and a few smaller conversations."""
+
+    def shows(entries: list[dict[str, Any]], *texts: str, tools: Any = None) -> bool:
+        variables = {
+            **{f"{name}_token": text for name, text in template.tokens.items()},
+            "messages": entries,
+            "tools": tools,
+            "add_generation_prompt": True,
+            "enable_thinking": False,
+        }
+        try:
+            out = template.run(variables)
+        except TemplateError:
+            return False
+        return all(text in out for text in texts)
+
+    def plain(*turns: str) -> list[dict[str, Any]]:
+        return [dict(zip(("role", "content"), turn.split(" "), strict=True)) for turn in turns]
+
+    def exchange(ids: Callable[[str], str] | None) -> bool:
+        return shows(_entries(_EXCHANGE, ids), "probe_a", "probe_b", "result_a", "result_b")
+
+    lists = shows(plain("user hello"), "probe_tool", "hello", tools=[_tool_entry(_PROBE_TOOL)])
+    native = exchange(None)
+    short = not native and exchange(_short_id)
+    return Support(
+        system=shows(plain("system rules", "user hello"), "rules", "hello"),
+        tools=native or short,
+        tool_list=lists,
+        repeats=shows(plain("user hello", "user again"), "hello", "again"),
+        ids=_short_id if short else None,
+    )
+
+
+def _short_id(id: str) -> str:
+    """Nine letters or digits, which Mistral's templates insist on."""
+    return re.sub(r"[^0-9A-Za-z]", "", id)[-9:].rjust(9, "0")
+
+
+_EXCHANGE = (
+    Message("user", "question"),
+    Message(
+        "assistant",
+        None,
+        calls=(
+            ToolCall("call_000000000000000000000001", "probe_a", '{"x": 1}'),
+            ToolCall("call_000000000000000000000002", "probe_b", '{"x": 2}'),
+        ),
+    ),
+    Message("tool", "result_a", call_id="call_000000000000000000000001", name="probe_a"),
+    Message("tool", "result_b", call_id="call_000000000000000000000002", name="probe_b"),
+    Message("assistant", "answer"),
+    Message("user", "thanks"),
+)
+
+# ----------------------------------------------------------------------------- no template
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A turn format. head and foot hold {role} and {eos}; roles: (head, foot) where they differ by
+    role, and then only these roles exist. needs: a control string without which it is not used."""
+
+    name: str
+    head: str = ""
+    foot: str = ""
+    needs: str = ""
+    roles: tuple[tuple[str, str, str], ...] = ()
+
+    def write(self, messages: Sequence[Mapping[str, Any]], cue: bool, eos: str) -> str:
+        parts = []
+        for message in messages:
+            head, foot = self._around(message["role"], eos)
+            parts.append(head + message["content"] + foot)
+        if cue:
+            parts.append(self._around("assistant", eos)[0])
+        return "".join(parts)
+
+    def _around(self, role: str, eos: str) -> tuple[str, str]:
+        for name, head, foot in self.roles:
+            if name == role:
+                return head, foot.replace("{eos}", eos)
+        if self.roles:
+            raise TemplateError(f"role {role!r} does not exist in the turn format {self.name!r}")
+        return self.head.replace("{role}", role), self.foot.replace("{eos}", eos)
+
+
+_LLAMA3 = Turns(
+    "llama3", "<|start_header_id|>{role}<|end_header_id|>\n\n", "{eos}", "<|start_header_id|>"
+)
+_GLM4 = Turns("glm4", "<|{role}|>", "", "<|user|>")
+_QWEN2 = Turns("qwen2", "<|im_start|>{role}\n", "{eos}\n", "<|im_start|>")
+
+# By the name of the pre-tokenizer.
+PRESETS: dict[str, Turns] = {
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama-bpe": _LLAMA3,
+    "qwen2": _QWEN2,
+    "kimi-k2": Turns("kimi-k2", "<|im_{role}|>{role}<|im_middle|>", "{eos}", "<|im_middle|>"),
+    "olmo": Turns("olmo", "<|{role}|>\n", "\n"),
+    "glm4": _GLM4,
+    "chatglm-bpe": _GLM4,
+    "tekken": Turns(
+        "tekken",
+        needs="[INST]",
+        roles=(("user", "[INST]", "[/INST]"), ("assistant", "", "{eos}")),
+    ),
+}
