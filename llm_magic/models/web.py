@@ -5,10 +5,12 @@ know short names or what is inside. `huggingface_hub` (extra `hub`) keeps a cach
 used as it is, so that other programs share it.
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -120,34 +122,59 @@ def _save(source: IO[bytes], path: Path, say: Progress, total: int, shown: str) 
 def get_hub(repo: str, file: str | None, say: Progress, offline: bool) -> Path:
     """A file of a repository, with its other parts and the small files beside it (LAI-23).
 
-    file: its name, or a quantisation (`Q8_0`); None = the most usual quantisation there is.
+    file: its name, or a quantisation (`Q8_0`), which the hub is not asked about again once it is
+    here; None = the most usual quantisation there is, or what is here when the hub can't be asked.
     """
     try:
         import huggingface_hub as hub
+        from huggingface_hub import constants, utils
     except ImportError:
         raise ModelError(
             f"{repo} would be a repository of the Hugging Face hub. To fetch from there, install "
             "the extra `hub`: pip install 'llm-magic[hub]'"
         ) from None
-    try:
-        if offline:
-            folder = Path(hub.snapshot_download(repo, local_files_only=True))
-            held = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-            return folder / choose(repo, file, list(held))
-        names = list(hub.list_repo_files(repo))
+    cached = _cached(Path(constants.HF_HUB_CACHE), repo, file)
+    if cached and (file or offline):
+        return cached
+    if offline:
+        raise DownloadError(f"{repo} is not in the cache of the hub, and downloads are off")
+    with _discreet(utils, constants):
+        try:
+            names = list(hub.list_repo_files(repo))
+        except Exception as e:  # the hub's own errors, and those of whatever HTTP client it uses
+            if cached:
+                return cached
+            raise _refusal(repo, e) from e
         chosen = choose(repo, file, names)
         wanted = [*_parts(chosen, names), *(s for s in SIDECARS if s in names)]
-        folder = _Watched(hub, repo, wanted).run(say)
-    except ModelError:
-        raise
-    except Exception as e:  # the hub's own errors, and those of whatever HTTP client it uses
-        gone = type(e).__name__ == "RepositoryNotFoundError"
-        kind = ModelNotFoundError if gone else DownloadError
-        off = " (downloads are off)" if offline else ""
-        raise kind(f"{repo} could not be had from the Hugging Face hub{off}: {e}") from e
-    size = (folder / chosen).stat().st_size
+        path = _Watched(hub.snapshot_download, utils.tqdm, repo, wanted).run(say) / chosen
+    size = path.stat().st_size
     say("download", size, size)
-    return folder / chosen
+    return path
+
+
+def _cached(root: Path, repo: str, file: str | None) -> Path | None:
+    """What the hub's cache holds of a repository's main branch.
+
+    Not asked of the hub's library: that calls a snapshot incomplete which lacks files nobody wants.
+    """
+    folder = root / f"models--{repo.replace('/', '--')}"
+    try:
+        snapshot = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
+        held = [p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file()]
+        chosen = choose(repo, file, held)
+    except OSError:  # ModelNotFoundError among them
+        return None
+    part = SHARD.fullmatch(chosen)
+    whole = part is None or len(_parts(chosen, held)) == int(part["count"])
+    return snapshot / chosen if whole else None
+
+
+def _refusal(repo: str, e: Exception) -> ModelError:
+    said = redact(" ".join(str(e).split()))[:300]
+    if type(e).__name__ == "RepositoryNotFoundError":
+        return ModelNotFoundError(f"the Hugging Face hub shows no repository {repo}: {said}")
+    return DownloadError(f"{repo} could not be had from the Hugging Face hub: {said}")
 
 
 def choose(repo: str, file: str | None, names: list[str]) -> str:
@@ -173,6 +200,20 @@ def _parts(chosen: str, names: list[str]) -> list[str]:
     return [n for n in names if (p := SHARD.fullmatch(n)) and (p["head"], p["count"]) == set_of]
 
 
+@contextlib.contextmanager
+def _discreet(utils: Any, constants: Any) -> Iterator[None]:
+    """The hub's library without bars (they print into the notebook) and without telemetry."""
+    bars, mute = not utils.are_progress_bars_disabled(), constants.HF_HUB_DISABLE_TELEMETRY
+    utils.disable_progress_bars()
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_TELEMETRY = mute
+        if bars:
+            utils.enable_progress_bars()
+
+
 class _Watched:
     """A snapshot download on its own thread, so that the caller's thread can watch and stop it.
 
@@ -180,8 +221,8 @@ class _Watched:
     raise, which ends the download; what is unfinished keeps the hub's `.incomplete` name.
     """
 
-    def __init__(self, hub: Any, repo: str, wanted: list[str]) -> None:
-        self.hub, self.repo, self.wanted = hub, repo, wanted
+    def __init__(self, download: Any, bar: Any, repo: str, wanted: list[str]) -> None:
+        self.download, self.bar, self.repo, self.wanted = download, bar, repo, wanted
         self.bars: list[Any] = []
         self.stopped = False
         self.folder: str | None = None
@@ -199,25 +240,19 @@ class _Watched:
         finally:
             self.stopped = True
         if self.error is not None:
-            raise self.error
+            raise _refusal(self.repo, self.error) from self.error
         assert self.folder is not None
         return Path(self.folder)
 
     def _work(self) -> None:
-        hub = self.hub
-        shown = not hub.utils.are_progress_bars_disabled()
-        hub.utils.disable_progress_bars()  # they would print into the notebook
         try:
-            self.folder = hub.snapshot_download(
-                self.repo, allow_patterns=self.wanted, tqdm_class=self._bar(hub.utils.tqdm)
+            self.folder = self.download(
+                self.repo, allow_patterns=self.wanted, tqdm_class=self._counter(self.bar)
             )
         except Exception as e:
             self.error = e
-        finally:
-            if shown:
-                hub.utils.enable_progress_bars()
 
-    def _bar(self, base: Any) -> Any:
+    def _counter(self, base: Any) -> Any:
         """A progress bar class for the hub that counts bytes."""
         watched = self
 

@@ -197,8 +197,8 @@ def _bytes_below(folder: Path) -> int:
 def _point(log: str) -> str:
     """The lines of a log that say what went wrong."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"error|×", line, re.I)]
-    return redact(" ".join((errors or lines or ["nothing"])[-3:]))[:600].rstrip(".")
+    first = next((i for i, line in enumerate(lines) if re.match(r"error|×", line, re.I)), -3)
+    return redact(" ".join(lines[first:][:4]))[:600].rstrip(".") or "nothing"
 
 
 def redact(text: str) -> str:
