@@ -1,0 +1,341 @@
+"""Cells in a real Jupyter kernel: what arrives, when, and in which cell."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from llm_magic.chat.reply import Reply
+from llm_magic.ui.views import VENDOR
+
+from .harness import Kernel, Message, Run, kernel
+
+pytestmark = pytest.mark.kernel
+
+SCRIPT = """
+%load_ext llm_magic
+from llm_magic import LLM
+from llm_magic.hub import hub
+from llm_magic.chat.scripted import Scripted
+
+answers = {
+    "fast": "A **short** answer.",
+    "slow": ["word%d " % i for i in range(40)],
+    "fails": ["half ", "an ", ZeroDivisionError("boom")],
+    "code": "```python\\nprint('$5')\\n```",
+}
+
+def answer(request):
+    text = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].text
+    return answers[text.split()[0]]
+
+script = Scripted(answer, delay=0.05)
+hub.add("script", LLM(script))
+hub.default = "script"
+"""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Kernel]:
+    with kernel() as found:
+        found.run(SCRIPT).check()
+        yield found
+
+
+def partial(run: Run) -> Reply:
+    """The reply in a cell's last state."""
+    return Reply.from_dict(run.final[VENDOR])
+
+
+# ----------------------------------------------------------------------------- one display
+
+
+def test_updates_arrive_before_the_end_and_nothing_shows_twice(running: Kernel) -> None:
+    run = running.run("%%llm --logprobs 3\nslow").check()
+    assert len(run.of("display_data")) == 1
+    updates = run.of("update_display_data")
+    assert len(updates) >= 5
+    early = [m for m in updates if m.at < 0.6 * run.seconds]
+    assert any("word3" in m.data["text/html"] for m in early)
+    assert {m.display_id for m in run.frames} == {run.frames[0].display_id}
+    assert not run.of("execute_result")  # C13: Out is not a second copy
+    assert run.stream() == run.stream("stderr") == ""
+    assert run.final["text/plain"] == "".join(f"word{i} " for i in range(40))
+    assert "Token probabilities" in run.final["text/html"]
+    assert partial(run).text == run.final["text/plain"]
+
+
+def test_B104_frames_are_bounded_in_number_and_bytes(running: Kernel) -> None:
+    running.run("answers['flood'] = ['x'] * 5000; script.delay = 0.0").check()
+    run = running.run("%%llm -n 5000\nflood").check()
+    running.run("script.delay = 0.05").check()
+    sizes = [len(json.dumps(m.data, ensure_ascii=False).encode()) for m in run.frames]
+    assert sum(sizes) < 2_000_000
+    assert sum(sizes) <= 6 * sizes[-1]
+    assert len(sizes) <= 15 * run.seconds + 2
+    assert run.final["text/plain"] == "x" * 5000
+
+
+def test_the_reply_is_a_value(running: Kernel) -> None:
+    running.run("%%llm -o answer\nfast").check()
+    assert running.value("answer.text") == "A **short** answer."
+    assert running.value("answer is _llm") is True
+    shown = running.run("answer").check()
+    (result,) = shown.of("execute_result")
+    assert result.data["text/plain"] == "A **short** answer."
+    assert VENDOR in result.data
+
+
+def test_C13_quiet_and_capture_show_nothing(running: Kernel) -> None:
+    assert running.run("%%llm -q\nfast").check().frames == []
+    run = running.run("%%capture caught\n%llm ask fast").check()
+    assert run.frames == []
+    assert running.value("caught.outputs[-1].data['text/plain']") == "A **short** answer."
+
+
+def test_B103_output_lands_in_its_own_cell(running: Kernel) -> None:
+    first = running.send("%%llm\nslow")
+    second = running.send("print('x')")
+    one, two = running.wait(first), running.wait(second)
+    assert two.stream() == "x\n"
+    assert two.frames == []
+    assert one.final["text/plain"].startswith("word0 word1")
+    assert all(m.parent == first for m in one.frames)
+
+
+def test_B103_a_generation_in_the_background_prints_nowhere(running: Kernel) -> None:
+    running.run(
+        "import threading\n"
+        "def work():\n"
+        "    background.append(LLM(script).complete('slow'))\n"
+        "background = []\n"
+        "thread = threading.Thread(target=work); thread.start()"
+    ).check()
+    run = running.run("import time; time.sleep(0.5); print('x')").check()
+    assert run.stream() == "x\n"
+    assert run.frames == []
+    running.run("thread.join()").check()
+    assert running.value("background[0].finish_reason") == "stop"
+
+
+# ----------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("%%llm --temprature 1\nfast", "UsageError"),
+        ("%llm laod", "UsageError"),
+        ("%%llm\n{{ nothing }}", "InterpolationError"),
+        ("%%llm -m no-such-model\nfast", "ModelNotFoundError"),
+        ("%%llm\nfails", "EngineError"),
+    ],
+)
+def test_C12_failures_fail_the_cell(running: Kernel, code: str, name: str) -> None:
+    run = running.run(code)
+    assert run.reply["status"] == "error"
+    assert run.reply["ename"] == name
+    assert running.run("1 + 1").result == "2"
+
+
+def test_LAI11_a_failure_keeps_the_partial(running: Kernel) -> None:
+    run = running.run("%%llm\nfails")
+    assert run.final["text/plain"] == "half an \n\n[failed: EngineError]"
+    assert running.value("_llm.text") == "half an "
+    text = "\n".join(run.of("error")[0].content["traceback"])
+    assert "boom" in text
+
+
+def test_a_failed_cell_stops_the_cells_behind_it(running: Kernel) -> None:
+    first = running.send("%%llm\n{{ nothing }}")
+    second = running.send("ran = True")
+    running.wait(first)
+    assert running.wait(second).reply["status"] == "aborted"
+
+
+def test_usage_errors_have_no_traceback(running: Kernel) -> None:
+    run = running.run("%llm laod")
+    assert run.of("error") == []
+    assert run.stream("stderr").startswith("UsageError: %llm laod: no such command; did you mean")
+
+
+# ----------------------------------------------------------------------------- interrupts
+
+
+def interrupted(found: Kernel, code: str, when: Any) -> tuple[Run, float]:
+    """Run a cell and interrupt it at its first message that `when` accepts; how long it took."""
+    pressed: list[float] = []
+
+    def on(message: Message) -> None:
+        if not pressed and when(message):
+            pressed.append(time.monotonic())
+            found.interrupt()
+
+    run = found.run(code, on=on)
+    assert pressed, "the message to interrupt at never came"
+    return run, time.monotonic() - pressed[0]
+
+
+def has_text(message: Message) -> bool:
+    return "word2" in message.data.get("text/html", "")
+
+
+def reads_prompt(message: Message) -> bool:
+    return "reading the prompt" in message.data.get("text/html", "")
+
+
+def check_interrupted(found: Kernel, run: Run, seconds: float) -> None:
+    assert seconds < 2.0
+    assert run.reply["status"] == "error"
+    assert run.reply["ename"] == "Interrupted"
+    assert run.final["text/plain"].endswith("[interrupted]")
+    assert "interrupted" in run.final["text/html"]
+    assert partial(run).finish_reason == "interrupted"
+    assert found.value("_llm.finish_reason") == "interrupted"
+    again = found.run("%%llm\nfast").check()
+    assert again.final["text/plain"] == "A **short** answer."
+
+
+def test_B109_interrupt_in_decode_keeps_the_partial(running: Kernel) -> None:
+    run, seconds = interrupted(running, "%%llm\nslow", has_text)
+    check_interrupted(running, run, seconds)
+    text = partial(run).text
+    assert text.startswith("word0 word1 word2")
+    assert len(text) < 200
+
+
+def test_B109_interrupt_in_prefill(running: Kernel) -> None:
+    running.run("script.prefill_delay = 0.3").check()
+    try:
+        long = "fast " + "and more of it " * 200
+        run, seconds = interrupted(running, f"%%llm\n{long}", reads_prompt)
+        running.run("script.prefill_delay = 0").check()
+        check_interrupted(running, run, seconds)
+        assert partial(run).text == ""
+    finally:
+        running.run("script.prefill_delay = 0").check()
+
+
+def test_an_interrupt_is_one_line(running: Kernel) -> None:
+    run, _ = interrupted(running, "%%llm\nslow", has_text)
+    (error,) = run.of("error")
+    assert len(error.content["traceback"]) == 1
+    assert error.content["traceback"][0].startswith("Interrupted: interrupted after ")
+
+
+# ----------------------------------------------------------------------------- progress
+
+
+def test_progress_is_shown_while_the_prompt_is_read_and_then_gone(running: Kernel) -> None:
+    running.run("script.prefill_delay = 0.1").check()
+    run = running.run("%%llm\nfast " + "and more of it " * 200).check()
+    running.run("script.prefill_delay = 0").check()
+    shown = [m for m in run.frames if reads_prompt(m)]
+    assert len(shown) >= 2
+    assert not reads_prompt(run.frames[-1])
+
+
+# ----------------------------------------------------------------------------- extension
+
+
+def test_C1_reload_keeps_models_and_unload_takes_the_magics(running: Kernel) -> None:
+    assert running.run("%reload_ext llm_magic").ok
+    assert running.run("%%llm\nfast").check().final["text/plain"] == "A **short** answer."
+    running.run("%unload_ext llm_magic").check()
+    assert not running.run("%%llm\nfast").ok
+    running.run("%load_ext llm_magic").check()
+    assert running.run("%%llm\nfast").ok
+
+
+def test_other_cells_hold_the_gate(running: Kernel) -> None:
+    assert running.value("hub.gate.closed") is True
+
+
+# ----------------------------------------------------------------------------- docs mode, nbval
+
+
+def test_B107_docs_mode_is_equal_in_twenty_runs_with_jitter(running: Kernel) -> None:
+    running.run("import random\n%config LLMMagics.docs_mode = True").check()
+    try:
+        outputs = []
+        for _ in range(20):
+            running.run("script.delay = random.random() / 200").check()
+            run = running.run("%%llm --logprobs 3\nfast").check()
+            assert [m.kind for m in run.frames] == ["display_data"]
+            assert run.frames[0].display_id is None
+            outputs.append(json.dumps(run.final, sort_keys=True))
+        assert len(set(outputs)) == 1
+    finally:
+        running.run("%config LLMMagics.docs_mode = False; script.delay = 0.05").check()
+
+
+def _notebook(folder: Path) -> Path:
+    """A notebook of scripted cells, executed with outputs."""
+    from nbclient import NotebookClient
+
+    setup = (
+        SCRIPT
+        + "\n%config LLMMagics.docs_mode = True\nimport random\nscript.delay = random.random() / 50"
+    )
+    cells = [setup, "%%llm --logprobs 2\nfast", "%%llm\ncode", "_llm.usage.completion"]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    NotebookClient(book, kernel_name="python3").execute()
+    path = folder / "scripted.ipynb"
+    nbformat.write(book, path)
+    return path
+
+
+def _nbval(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "--nbval", "-p", "no:cacheprovider", str(path)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=path.parent, timeout=120, check=False
+    )
+
+
+def test_B107_nbval_accepts_docs_mode_and_rejects_a_corrupted_output(tmp_path: Path) -> None:
+    path = _notebook(tmp_path)
+    ran = _nbval(path)
+    assert ran.returncode == 0, ran.stdout
+    book = nbformat.read(path, as_version=4)
+    (output,) = book.cells[1].outputs
+    output.data["text/html"] = output.data["text/html"].replace("answer", "anwser")
+    nbformat.write(book, path)
+    assert _nbval(path).returncode == 1
+
+
+def test_C23_nbclient_saves_one_whole_output_per_cell(tmp_path: Path) -> None:
+    from nbclient import NotebookClient
+
+    cells = [SCRIPT, "%%llm --logprobs 3\nslow"]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    NotebookClient(book, kernel_name="python3").execute()
+    (output,) = book.cells[1].outputs
+    assert set(output.data) == {"text/plain", "text/markdown", "text/html", VENDOR}
+    assert Reply.from_dict(output.data[VENDOR]).text.startswith("word0 word1")
+    nbformat.validate(book)
+
+
+# ----------------------------------------------------------------------------- two threads
+
+
+def test_B103_threads_and_cells_at_once(running: Kernel) -> None:
+    """Two threads generate while a cell streams; nothing of theirs is in its output."""
+    running.run(
+        "results = []\n"
+        "def work():\n"
+        "    results.append(LLM(script).complete('slow').text)\n"
+        "threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "for t in threads: t.start()"
+    ).check()
+    run = running.run("%%llm\nslow").check()
+    running.run("for t in threads: t.join()").check()
+    assert running.value("results") == [run.final["text/plain"]] * 2
+    assert threading.active_count() < 50
