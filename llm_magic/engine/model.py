@@ -120,10 +120,12 @@ class Portable:
         on_progress("compile", 2 * len(SIZES), 2 * len(SIZES))
 
     def _build_layer(self, t: int) -> "_Program":
-        cache, weights = self._caches[0], self._weights.layers[0]
-        positions = cache.keys[0].shape[0]
+        weights = self._weights.layers[0]
         cos, sin = self._angles.arrays[self.config.layers[0].rope, t]
-        inputs = [*self._x[t], cos, sin, *weights.values(), cache.keys[0], cache.values[0]]
+        # Capturing runs it once: on a cache of its own, since the real one may be in use.
+        shape = self._caches[0].keys[0].shape
+        cache, positions = [self._array(*shape), self._array(*shape)], shape[0]
+        inputs = [*self._x[t], cos, sin, *weights.values(), *cache]
         names, config = tuple(weights), self.config
 
         def layer(*args: Any) -> None:
@@ -140,7 +142,10 @@ class Portable:
             "position": (0, positions - t),
             "window": (1, positions),
         }
-        return _Program.build(layer, inputs, bounds)
+        program = _Program.build(layer, inputs, bounds)
+        for array in cache:
+            array.free()
+        return program
 
     def _build_output(self, t: int) -> "_Program":
         config = self.config
@@ -461,6 +466,8 @@ class _Array:
         options = BufferSpec(nolru=True)
         self.buffer = Buffer(device, math.prod(shape), dtypes.float32, options=options).allocate()
         self.uop = UOp.from_buffer(self.buffer)
+        # Kept, since looking a device up fails while another thread compiles (ALLOW_DEVICE_USAGE).
+        self._device = TINY[device]
         self.host: F32 | None = None  # the memory itself, where it is the host's
         if device == "CPU":
             view = self.buffer.as_memoryview(force_zero_copy=True)
@@ -484,7 +491,7 @@ class _Array:
 
     def read(self) -> F32:
         """The values; on the CPU a view that the next program may change."""
-        TINY[self.buffer.device].synchronize()
+        self._device.synchronize()
         if self.host is not None:
             return self.host
         out = np.empty(self.shape, np.float32)
