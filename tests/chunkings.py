@@ -91,7 +91,12 @@ def route(pieces: Iterable[str | bytes | Token], reason: str = "stop", **options
         kept = kept[: -len(carried[-1].bytes)]
     kept = b"" if router.stopped else kept
     return Outcome(
-        text["answer"], text["reasoning"], tuple(calls), tuple(parts), reason, kept.decode("utf-8", "replace")
+        text["answer"],
+        text["reasoning"],
+        tuple(calls),
+        tuple(parts),
+        reason,
+        kept.decode("utf-8", "replace"),
     )
 
 

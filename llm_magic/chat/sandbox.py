@@ -28,7 +28,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_STEPS = 500_000  # loop rounds and calls of one rendering
-MAX_SIZE = 1 << 26  # characters or entries of a value, and of the output
+MAX_SIZE = 1 << 26  # characters of a value, and of the output
 MAX_SECONDS = 3.0  # of the rendering thread's own CPU time
 MAX_NUMBER = 1_000_000  # widths, repetitions, exponents
 
@@ -79,7 +79,9 @@ def _check(size: int) -> None:
 
 
 def _size(value: Any) -> int:
-    return len(value) if isinstance(value, str | list | tuple | dict) else 1
+    if isinstance(value, str):
+        return len(value)
+    return 64 * len(value) if isinstance(value, list | tuple | dict) else 1  # an entry's memory
 
 
 def _check_numbers(values: Iterable[Any]) -> None:
@@ -186,6 +188,9 @@ class _Environment(ImmutableSandboxedEnvironment):
             if __obj.__name__ == "join" and args:
                 args = (_check_joined(owner, args[0]), *args[1:])
         return super().call(__context, __obj, *args, **kwargs)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
+        raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} objects")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
