@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from markdown_it.rules_block import StateBlock
     from markdown_it.rules_inline import StateInline
 
+# A `pre` whose text flows like a paragraph's.
+FLOW = (
+    "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;margin:0;font-family:inherit;"
+    "font-size:14px;line-height:1.65"
+)
 MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 
 # Token classes of highlighted code: pygments type -> (class, light hex, dark hex). On #f6f8fa and
@@ -35,6 +40,12 @@ _CODE = {
     "Comment": ("c", "#57606a", "#a3acb6"),
 }
 _DARK = ":is([data-jp-theme-light=false],[data-theme=dark],.vscode-dark,.theme-dark)"
+_RULES = {
+    # Notebooks align every table of an output to the right, which is wrong for words.
+    ".llm-magic :is(th,td):not([style])": "text-align:left!important",
+    # Marks repeat what a colour says: where there is colour, they may be faint.
+    ".llm-magic sub": "font-size:8px;opacity:.5",
+}
 _DARK_RULES = {
     ".lm-code": "background:#21262d!important;color:#e6edf3!important",
     **{f".lm-code .{c}": f"color:{dark}!important" for c, _, dark in _CODE.values()},
@@ -43,9 +54,13 @@ _DARK_RULES = {
 
 def style(extra: dict[str, str] | None = None) -> str:
     """A style element for dark themes. `extra`: more rules, selector -> declarations."""
-    rules = _DARK_RULES | (extra or {})
-    body = "".join(f"{_DARK} {selector}{{{look}}}" for selector, look in rules.items())
-    return f"<style>{body}</style>"
+    dark = {f"{_DARK} {selector}": look for selector, look in (_DARK_RULES | (extra or {})).items()}
+    rules = _RULES | dark
+    return (
+        "<style>"
+        + "".join(f"{selector}{{{look}}}" for selector, look in rules.items())
+        + "</style>"
+    )
 
 
 # ----------------------------------------------------------------------------- plain text
@@ -72,8 +87,7 @@ def attribute(value: str) -> str:
 def verbatim(value: str) -> str:
     """`value` with its line breaks and blanks, wrapped at the edge (a `pre`, so no formulas)."""
     # The line break after <pre> is eaten by parsers: without it a leading one of `value` would be.
-    look = "white-space:pre-wrap;margin:0;font-family:inherit;font-size:inherit"
-    return f'<pre style="{look}">\n{escape(value)}</pre>'
+    return f'<pre style="{FLOW}">\n{escape(value)}</pre>'
 
 
 def note(*parts: str) -> str:
@@ -97,9 +111,9 @@ def table(
     """A plain table of HTML cells. `numbers`: columns that are right-aligned."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
+        right = ' style="text-align:right"'
         return "<tr>" + "".join(
-            f"<{tag}{' align=right' if i in numbers else ' align=left'}>{cell}</{tag}>"
-            for i, cell in enumerate(cells)
+            f"<{tag}{right if i in numbers else ''}>{cell}</{tag}>" for i, cell in enumerate(cells)
         )
 
     return (
@@ -109,6 +123,11 @@ def table(
         + "".join(line("td", row) + "</tr>" for row in rows)
         + "</tbody></table>"
     )
+
+
+def needs_style(page: str) -> bool:
+    """Does anything in `page` look better with the style element? Frames without it are small."""
+    return "<table" in page or "lm-code" in page
 
 
 def wrap(*parts: str, themed: bool = False, extra: dict[str, str] | None = None) -> str:
@@ -156,7 +175,7 @@ def code(source: str, language: str = "") -> str:
     )
     name = f' title="{attribute(language)}"' if language else ""
     body = "".join(_highlight(source, language))
-    return f'<pre class="lm-code"{name} style="{look}"><code>{body}</code></pre>\n'
+    return f'<pre class="lm-code"{name} style="{look}">{body}</pre>\n'
 
 
 def _highlight(source: str, language: str) -> Iterator[str]:

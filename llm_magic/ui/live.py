@@ -301,7 +301,7 @@ class CellScreen:
         count = f"{running.tokens:,} token{'' if running.tokens == 1 else 's'}"
         return html.wrap(
             _thinking(running), body, _calling(running), self._note(count, speed),
-            themed="lm-code" in body,
+            themed=html.needs_style(body),
         )  # fmt: skip
 
     def _note(self, *parts: str) -> str:

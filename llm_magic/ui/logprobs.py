@@ -20,7 +20,7 @@ from . import html, tokens
 SHOWN = 2_000  # tokens before the rest folds
 # Bytes a token may weigh, tooltip and table row together, and what a short reply may weigh beyond
 # that. With frame, legend and style it stays within 400 a token from about 100 tokens on.
-WEIGHT, EXTRA = 370, 500
+WEIGHT, EXTRA = 365, 1_200
 # Alternatives in a tooltip and in a table row; the first pair that keeps to WEIGHT is taken.
 DETAIL = ((3, 5), (2, 3), (1, 1), (0, 0))
 
@@ -86,36 +86,42 @@ def percent(p: float | None) -> str:
 
 
 def heat(reply: Reply, *, opened: bool = True) -> str:
-    """The heat map of a reply with legend and table, as one fragment. Empty without tokens."""
+    """The heat map of a reply, folding, with legend and table. Empty without tokens."""
     if not reply.tokens:
         return ""
-    head = _headline(reply)
+    head = f"Token probabilities · {_summary(reply)}"
+    return html.fold(head, _best(reply.tokens, ""), opened=opened)
+
+
+def shaded(reply: Reply) -> str:
+    """The heat map in the place of the text itself: nothing around it folds."""
+    return _best(reply.tokens, _summary(reply)) if reply.tokens else ""
+
+
+def _best(run: Sequence[Token], summary: str) -> str:
+    """Flow, legend and table with as many alternatives as the bytes allow."""
     for tip, row in DETAIL:
-        body = _body(reply.tokens, tip, row)
-        if len(body.encode()) <= WEIGHT * len(reply.tokens) + EXTRA:
+        body = _flow(run[:SHOWN], tip)
+        if rest := run[SHOWN:]:
+            body += html.fold(f"{len(rest):,} more tokens", _flow(rest, tip))
+        body += _legend(summary) + html.fold("Table of all tokens", _table(run, row))
+        if len(body.encode()) <= WEIGHT * len(run) + EXTRA:
             break
-    return html.fold(head, _legend() + body, opened=opened)
+    return body
 
 
-def _body(run: Sequence[Token], tip: int, row: int) -> str:
-    body = _flow(run[:SHOWN], tip)
-    if rest := run[SHOWN:]:
-        body += html.fold(f"{len(rest):,} more tokens", _flow(rest, tip))
-    return body + html.fold("Table of all tokens", _table(run, row))
-
-
-def _headline(reply: Reply) -> str:
-    parts = ["Token probabilities", f"{len(reply.tokens):,} tokens"]
+def _summary(reply: Reply) -> str:
+    parts = [f"{len(reply.tokens):,} tokens"]
     if reply.mean_logprob is not None and reply.perplexity is not None:
-        parts.append(f"mean logprob {reply.mean_logprob:.2f}")
-        parts.append(f"perplexity {reply.perplexity:.2f}")
+        parts.append(f"mean logprob {nats(reply.mean_logprob)}")
+        parts.append(f"perplexity {reply.perplexity:,.2f}")
     return " · ".join(parts)
 
 
-def _legend() -> str:
-    names = ("≥ 90%", "50-90%", "20-50%", "5-20%", "1-5%", "&lt; 1%")
+def _legend(summary: str) -> str:
+    names = ("90%", "50%", "20%", "5%", "1%", "less")
     steps = (_paint(s, name) for s, name in zip(SCALE, names, strict=True))
-    return html.note("probability " + " ".join(steps))
+    return html.note(summary, "probability from " + " ".join(steps))
 
 
 def _paint(step: Shade, inner: str, title: str = "") -> str:
@@ -128,8 +134,7 @@ def _paint(step: Shade, inner: str, title: str = "") -> str:
 
 
 def _flow(run: Sequence[Token], tip: int) -> str:
-    look = "white-space:pre-wrap;margin:4px 0;font-family:inherit;font-size:14px;line-height:1.75"
-    return f'<pre style="{look}">' + "".join(_in_flow(token, tip) for token in run) + "</pre>"
+    return f'<pre style="{html.FLOW}">' + "".join(_in_flow(token, tip) for token in run) + "</pre>"
 
 
 def _in_flow(token: Token, tip: int) -> str:

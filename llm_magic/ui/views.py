@@ -81,14 +81,16 @@ def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
     if look.docs:
         reply = steady(reply)
     heat = look.heat if look.heat is not None else any(t.top for t in reply.tokens)
-    content = html.markdown(reply.text) if look.format == "markdown" else ""
-    themed = heat or look.format == "code" or "lm-code" in content
+    if heat and look.format == "text" and set(reply.kinds) == {"answer"}:
+        content, heat_map = logprobs.shaded(reply), ""  # the same text, now shaded
+    else:
+        content, heat_map = body(reply.text, look.format), logprobs.heat(reply) if heat else ""
     page = html.wrap(
         _reasoning(reply),
-        content or _body(reply, look.format),
-        logprobs.heat(reply) if heat else "",
+        content,
+        heat_map,
         footer(reply, note),
-        themed=themed,
+        themed=heat or html.needs_style(content),
         extra=logprobs.DARK if heat else None,
     )
     suffix = f"\n\n[{note}]" if note else ""
@@ -108,10 +110,6 @@ def body(text: str, form: str) -> str:
             return html.code(*fenced(text))
         case _:
             return html.markdown(text)
-
-
-def _body(reply: Reply, form: str) -> str:
-    return body(reply.text, form)
 
 
 def _plain(reply: Reply, form: str) -> str:

@@ -135,6 +135,14 @@ def test_code_format_takes_what_the_fences_hold() -> None:
     assert data["text/markdown"].startswith("```python\nx = 1")
 
 
+def test_text_is_shaded_in_its_own_place() -> None:
+    plain = views.bundle(reply_of(), Look(format="text", heat=False))["text/html"]
+    shaded = views.bundle(reply_of(), Look(format="text"))["text/html"]
+    assert shown(plain).count("w0 w1 w2") == shown(shaded).count("w0 w1 w2") == 1
+    assert "lm-p2" in shaded
+    assert "w0 w1" in shown(views.bundle(reply_of(), Look())["text/html"]).split("Token prob")[1]
+
+
 def test_text_format_is_verbatim() -> None:
     text = "  **not bold**\n\n  x"
     page = views.bundle(Reply(text), Look(format="text"))["text/html"]
@@ -148,9 +156,8 @@ def test_text_format_is_verbatim() -> None:
 
 def test_the_heat_map_says_in_text_what_it_says_in_colour() -> None:
     run = [Token(i, b" x", lp, 1) for i, lp in enumerate((-0.01, -0.5, -1.2, -2.5, -4.0, -9.0))]
-    text = shown(logprobs.heat(Reply(" x" * 6, tokens=tuple(run))))
-    flow = text.split("1%▇")[1].split("Table")[0].strip()
-    assert flow == "x x x▁ x▃ x▅ x▇"
+    text = shown(logprobs.shaded(Reply(" x" * 6, tokens=tuple(run))))
+    assert text.startswith(" x x x▁ x▃ x▅ x▇6 tokens")
     for number in ("99%", "61%", "30%", "8.2%", "1.8%", "<.1%"):
         assert number in text
 
