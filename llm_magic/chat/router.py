@@ -39,8 +39,8 @@ from .markup.tape import (
     blank,
     blank_head,
     blank_tail,
+    closing,
     literal,
-    optional,
     until,
 )
 from .syntax import ReasoningTags, Syntax, new_call_id, schemas
@@ -308,6 +308,8 @@ class Router:
                         if not begun:
                             id = self._unused(own or id)
                             self._call_event(id, name, arguments)
+                        elif self._queue and self._queue[0][1] <= tape.base + tape.pos:
+                            self._call_event(None, None, "")  # the tokens of its last brackets
                         self._call_done(ToolCall(id, name, arguments))
                         begun, id = False, new_call_id()
         except NotACall:
@@ -345,8 +347,7 @@ class Router:
                         tape.drop(tape.pos)
                 else:
                     kind, tape.pos = "answer", 0
-                if kind == "reasoning" and kind in self._shown:
-                    self._gap[kind] = "\n\n"
+                self._gap[kind] = "\n\n"
             inside = False
             end = yield from self._text(kind)
             if not end:
@@ -416,7 +417,7 @@ def _channel_call(tape: Tape, name: str) -> Pieces[None]:
     yield from blank(tape)
     yield Begin(name)
     yield Done(name, (yield from stream_json(tape)))
-    yield from optional(tape, *_END_MESSAGE)
+    yield from closing(tape, *_END_MESSAGE)
 
 
 # ----------------------------------------------------------------------------- one-shot

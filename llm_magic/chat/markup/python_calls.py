@@ -19,8 +19,8 @@ from .tape import (
     Tools,
     Wait,
     blank,
+    closing,
     literal,
-    optional,
     peek,
     require,
     run,
@@ -38,7 +38,7 @@ def pythonic(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     yield from blank(tape)
     yield from python_calls(tape, tools, known=not opener)
     if opener:
-        yield from optional(tape, "<|python_end|>")
+        yield from closing(tape, "<|python_end|>")
 
 
 def python_calls(tape: Tape, tools: Tools, known: bool) -> Pieces[None]:

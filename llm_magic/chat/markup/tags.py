@@ -11,7 +11,7 @@ A reader keeps no index across a `Done`: whoever drives it may then drop the tex
 import re
 from typing import Any
 
-from .json_calls import json_calls, stream_json
+from .json_calls import json_array, json_call, json_calls, stream_json
 from .python_calls import python_calls
 from .tape import (
     MAX_DEPTH,
@@ -24,6 +24,7 @@ from .tape import (
     Tools,
     Wait,
     blank,
+    closing,
     literal,
     optional,
     peek,
@@ -80,7 +81,7 @@ def tagged(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
             yield from json_calls(tape, tools, ",", bare=not opener)
     while (yield from optional(tape, "<function=")):
         yield from xml_call(tape, tools)
-    yield from optional(tape, "</tool_call>")
+    yield from closing(tape, "</tool_call>")
 
 
 def glm(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
@@ -139,7 +140,7 @@ def invoke(prefix: str, closer: str) -> Reader:
             yield Done(name, parameters.text)
             if not (yield from optional(tape, begin)):
                 break
-        yield from optional(tape, closer)
+        yield from closing(tape, closer)
 
     return read
 
@@ -156,8 +157,12 @@ def llama3(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
 def mistral(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     """[{...}, ...] (old), or NAME[CALL_ID]id[ARGS]{...} (new; the two tags may be missing)."""
     yield from blank(tape)
-    if (yield from peek(tape)) in ("{", "["):
-        yield from json_calls(tape, tools, ",")
+    first = yield from peek(tape)
+    if first == "[":
+        yield from json_array(tape, tools)
+        return
+    if first == "{":
+        yield (yield from json_call(tape, tools))
         return
     name = yield from run(tape, NAME)
     yield from blank(tape)
@@ -188,10 +193,10 @@ def kimi(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
         name = id.removeprefix("functions.").rsplit(":", 1)[0]
         yield Begin(name, id)
         yield Done(name, (yield from stream_json(tape)), id)
-        yield from optional(tape, "<|tool_call_end|>")
+        yield from closing(tape, "<|tool_call_end|>")
         if not (yield from optional(tape, "<|tool_call_begin|>")):
             break
-    yield from optional(tape, "<|tool_calls_section_end|>")
+    yield from closing(tape, "<|tool_calls_section_end|>")
 
 
 def deepseek(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
@@ -212,11 +217,11 @@ def deepseek(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
         yield Begin(name)
         yield Done(name, (yield from stream_json(tape)))
         if fence:
-            yield from optional(tape, "```")
-        yield from optional(tape, end)
+            yield from closing(tape, "```")
+        yield from closing(tape, end)
         if not (yield from optional(tape, begin)):
             break
-    yield from optional(tape, "<｜tool▁calls▁end｜>")
+    yield from closing(tape, "<｜tool▁calls▁end｜>")
 
 
 def bare_json(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
@@ -235,7 +240,7 @@ def gemma_call(quote: str, closer: str) -> Reader:
         if not isinstance(value, dict):
             raise NotACall
         yield Done(name, dumps(value))
-        yield from optional(tape, closer)
+        yield from closing(tape, closer)
 
     return read
 

@@ -132,6 +132,18 @@ def optional(tape: Tape, *options: str) -> Wait[str]:
     return found
 
 
+def closing(tape: Tape, *options: str) -> Wait[str]:
+    """Read white space and a closing tag behind it, or nothing; the tag may be cut by the end."""
+    start = tape.pos
+    found = yield from optional(tape, *options)
+    if not found and tape.ended:
+        rest = tape.text[start:].lstrip(BLANK)
+        if rest and any(option.startswith(rest) for option in options):
+            tape.pos = len(tape.text)
+            return rest
+    return found
+
+
 def require(tape: Tape, *options: str) -> Wait[str]:
     found = yield from literal(tape, *options)
     if not found:

@@ -77,12 +77,14 @@ def coerce(value: str, schema: Any) -> Any:
 def _types(schema: Any) -> frozenset[str]:
     if not isinstance(schema, Mapping):
         return frozenset()
-    own = schema.get("type", ())
-    types = {own} if isinstance(own, str) else set(own)
+    own = schema.get("type")
+    types = {type for type in (own if isinstance(own, list) else [own]) if isinstance(type, str)}
     for key in ("anyOf", "oneOf"):
-        for option in schema.get(key, ()):
+        options = schema.get(key)
+        for option in options if isinstance(options, list) else []:
             types |= _types(option)
-    if not types and "enum" in schema and all(isinstance(v, str) for v in schema["enum"]):
+    choices = schema.get("enum")
+    if not types and isinstance(choices, list) and all(isinstance(v, str) for v in choices):
         types = {"string"}
     return frozenset(types)
 
