@@ -209,11 +209,14 @@ class _Keys:
         """A positive integer; a list with one entry per layer must repeat one value."""
         value = self.metadata.get(self.name(key), default)
         if isinstance(value, list | tuple | np.ndarray) and len(value):
-            if len(distinct := {int(v) for v in value}) > 1:
+            if len(distinct := {str(v) for v in value}) > 1:
+                listed = ", ".join(sorted(distinct)[:8])
                 raise UnsupportedModelError(
-                    f"{self.name(key)} differs between layers ({sorted(distinct)}): not supported"
+                    f"{self.name(key)} differs between layers ({listed}): not supported"
                 )
-            value = int(value[0])
+            value = value[0]
+        if isinstance(value, np.integer):
+            value = int(value)
         if value is None:
             raise GGUFError(f"metadata lacks {self.name(key)}")
         # Above int32 no buffer of ours could index it.
@@ -233,7 +236,9 @@ class _Keys:
 
     def optional(self, key: str) -> float | None:
         """A positive number, or None where the key is missing or 0 (both mean: not used)."""
-        return self.real(key) if self.metadata.get(self.name(key)) else None
+        value = self.metadata.get(self.name(key))
+        unused = value is None or (isinstance(value, int | float) and value == 0)
+        return None if unused else self.real(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,9 +379,9 @@ def _rope(keys: _Keys, pairs: Pairs, head_dim: int) -> Rope:
         )
     scaling = keys.metadata.get(keys.name("rope.scaling.type"), "none")
     linear = 1.0
-    if scaling == "linear":
+    if isinstance(scaling, str) and scaling == "linear":
         linear = keys.real("rope.scaling.factor")
-    elif scaling != "none":
+    elif not isinstance(scaling, str) or scaling != "none":
         raise UnsupportedModelError(
             f"rope scaling {scaling!r} is not supported; supported: none, linear, rope_freqs.weight"
         )
@@ -394,7 +399,9 @@ def _vocabulary(keys: _Keys, shapes: Shapes) -> tuple[int, int]:
     tokens = keys.metadata.get("tokenizer.ggml.tokens")
     if tokens is None:
         return rows, rows  # a file without vocabulary: ids only
-    n_tokens = len(tokens)  # type: ignore[arg-type]
+    if not isinstance(tokens, list | tuple):
+        raise GGUFError("tokenizer.ggml.tokens is not a list of strings")
+    n_tokens = len(tokens)
     if n_tokens > rows:
         raise GGUFError(
             f"tokenizer.ggml.tokens has {n_tokens} entries, "
