@@ -1,0 +1,37 @@
+"""Fixtures of the browser tests: one Chromium and one server of each kind for the whole run."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # harness.py, under --import-mode=importlib
+
+pytest.importorskip("playwright.sync_api", reason="pip install -e '.[test]'")
+pytest.importorskip("jupyterlab", reason="pip install -e '.[lab]'")
+
+from harness import CHROMIUM_FLAGS, Jupyter
+from playwright.sync_api import Browser, sync_playwright
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    server = Jupyter(tmp_path_factory.mktemp("lab"), "lab")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def notebook7(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    server = Jupyter(tmp_path_factory.mktemp("notebook"), "notebook")
+    yield server
+    server.stop()
