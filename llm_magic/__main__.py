@@ -12,6 +12,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
@@ -118,8 +119,11 @@ def _execute(notebook: "NotebookNode", folder: Path) -> None:
     started = time.monotonic()
 
     def begin(cell: "NotebookNode", cell_index: int) -> None:
-        first = cell.source.partition("\n")[0]
-        print(f"  [{time.monotonic() - started:5.1f} s] {first[:72]}", flush=True)
+        line = " ⏎ ".join(cell.source.split("\n"))
+        print(
+            f"  [{time.monotonic() - started:5.1f} s] {shorten(line, 78, placeholder=' …')}",
+            flush=True,
+        )
 
     client = NotebookClient(
         notebook,
@@ -127,6 +131,7 @@ def _execute(notebook: "NotebookNode", folder: Path) -> None:
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
         on_cell_execute=begin,
+        extra_arguments=["--log-level=ERROR"],  # the kernel's remarks about its sockets
     )
     client.execute()
     print(f"  [{time.monotonic() - started:5.1f} s] done")
