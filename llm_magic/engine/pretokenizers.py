@@ -13,6 +13,7 @@ No preset normalises: "e\u0301" and "\u00e9" stay different, although the refere
 Qwen2 composes (NFC). llama.cpp does not, and its ids win.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +54,32 @@ _HAN = (
 _KIMI = (
     rf"[{_HAN}]+|{_LEAD}(?:(?=\p{{L}})[^{_HAN}])+(?:{_ENDINGS})?"
     rf"|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}"
+)
+# llama.cpp's tables are those of Unicode 15; to it, what Unicode 16 added is no letter, digit, mark
+# or punctuation. Found by comparing all code points; gaps between the additions are left out.
+_LATER = "".join(
+    rf"\x{{{first:X}}}-\x{{{last:X}}}"
+    for first, last in (
+        (0x0897, 0x0897),
+        (0x1B4E, 0x1B4F),
+        (0x1B7F, 0x1B7F),
+        (0x1C89, 0x1C8A),
+        (0xA7CB, 0xA7CF),
+        (0xA7DA, 0xA7F1),
+        (0x105C0, 0x105FF),
+        (0x10D40, 0x10D8F),
+        (0x10EC2, 0x10EFC),
+        (0x11380, 0x113FF),
+        (0x116D0, 0x116FF),
+        (0x11BC0, 0x11BFF),
+        (0x11F5A, 0x11F5A),
+        (0x13456, 0x143FF),
+        (0x16100, 0x1613F),
+        (0x16D40, 0x16D7F),
+        (0x18CD6, 0x18CFF),
+        (0x1CC00, 0x1CEBF),
+        (0x1E5D0, 0x1E5FF),
+    )
 )
 _DEFAULT = (r"[\p{P}$+<=>\^~|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 
@@ -104,7 +131,11 @@ def preset(name: str) -> Preset:
 
 def splitters(rules: Preset) -> list[PreTokenizer]:
     """One splitter for each expression, to be applied in turn."""
-    return [Split(Regex(pattern), "isolated") for pattern in rules.patterns]
+    return [Split(Regex(_pinned(pattern)), "isolated") for pattern in rules.patterns]
+
+
+def _pinned(pattern: str) -> str:
+    return re.sub(r"\\p\{[LNMP]\}", lambda found: f"[{found[0]}&&[^{_LATER}]]", pattern)
 
 
 def split(pre: str, text: str) -> list[str]:

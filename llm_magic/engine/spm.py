@@ -8,9 +8,9 @@ A token's text always joins in the same way inside, whatever stands around it, a
 that token: joins that cross its edges would have prevented it, all others come in the same order.
 So each token is the result of one merge only, the last one when its own text is tokenised, and
 that merge is found by doing just that. (Taking every way to cut a token in two, as is usual, gives
-twice as many merges, and wrong ids in runs such as "-----".) A BPE model with these merges, by
-falling score, gives llama.cpp's ids. What stays open: tokens of equal score, where it takes the
-leftmost and a BPE model the smaller id; trained vocabularies have distinct scores.
+twice as many merges, and an arbitrary order among those of one token.) A BPE model with these
+merges, by falling score, gives llama.cpp's ids. What stays open: tokens of equal score, where it
+takes the leftmost and a BPE model the smaller id; trained vocabularies have distinct scores.
 """
 
 import contextlib

@@ -178,6 +178,10 @@ class Tokenizer:
             case _:
                 return b""
 
+    def id_of(self, name: str) -> int | None:
+        """The token that the vocabulary stores under this text: a control token by its name."""
+        return self._vocabulary.ids.get(name)
+
     def token_text(self, token: int) -> str:
         """The token's bytes as text; a part of a character is U+FFFD."""
         return self.token_bytes(token).decode("utf-8", "replace")
@@ -341,15 +345,15 @@ def _byte_level() -> dict[str, int]:
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
-_BYTES = _byte_level()
+BYTE_LEVEL = _byte_level()
 
 
 def _from_byte_level(text: str) -> bytes:
     try:
-        return bytes([_BYTES[char] for char in text])
+        return bytes([BYTE_LEVEL[char] for char in text])
     except KeyError:  # a token that was added as plain text
         return b"".join(
-            bytes([_BYTES[c]]) if c in _BYTES else c.encode("utf-8", "surrogateescape")
+            bytes([BYTE_LEVEL[c]]) if c in BYTE_LEVEL else c.encode("utf-8", "surrogateescape")
             for c in text
         )
 
