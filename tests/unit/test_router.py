@@ -430,10 +430,21 @@ def test_TG52_LC65_any_text_cut_anywhere_is_the_same_reply(
     }
     runs = [route(pieces, **options) for pieces in cuts(text, seed)]
     assert all(run == runs[0] for run in runs)
-    first = runs[0]
-    plain = not (first.calls or first.reasoning or inside or name == "gpt-oss")
-    if plain and "think>" not in text and not any(s in text for s in stop):
-        assert first.content == text  # no character vanishes
+
+
+@given(
+    st.sampled_from(sorted(set(SYNTAXES) - {"gpt-oss"})),
+    st.lists(st.just("OPEN") | scraps | words, max_size=10),
+)
+@settings(max_examples=400, deadline=None)
+def test_B046_TG46_no_character_vanishes(name, parts):
+    """What holds no call is content to the letter, markup and blank lines included."""
+    syntax = SYNTAXES[name]
+    text = "".join((*syntax.open, *syntax.bare)[0] if part == "OPEN" else part for part in parts)
+    outcome = route(list(text), syntax=syntax, tools=TOOLS)
+    assert outcome == route([text], syntax=syntax, tools=TOOLS)
+    if not outcome.calls:
+        assert outcome.content == text
 
 
 @given(
