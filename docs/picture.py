@@ -4,6 +4,7 @@
 .venv/bin/python docs/picture.py
 """
 
+import os
 import secrets
 import shutil
 import socket
@@ -14,13 +15,13 @@ from pathlib import Path
 
 import nbformat
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import FloatRect, Page, sync_playwright
 
 HERE = Path(__file__).resolve().parent
 CELLS = (
     "%load_ext llm_magic",
     "%%llm -t 0 -n 48\nWhat is the capital of France? Answer in one sentence.",
-    "%%llm --complete --logprobs 5 -t 0 -n 24\nThe quick brown fox",
+    "%%llm --complete --logprobs 5 -t 0 -n 24\nOnce upon a time, there was a",
 )
 SIZE = {"width": 920, "height": 760}
 FLAGS = [
@@ -47,17 +48,23 @@ def _serve(folder: Path, port: int, token: str) -> "subprocess.Popen[bytes]":
         "display_name": "Python 3",
         "language": "python",
     }
-    nbformat.write(notebook, folder / "hello.ipynb")
+    (folder / "root").mkdir()
+    nbformat.write(notebook, folder / "root" / "hello.ipynb")
     options = [
         "--allow-root",
         "--no-browser",
         f"--port={port}",
         "--ip=127.0.0.1",
         f"--IdentityProvider.token={token}",
-        f"--ServerApp.root_dir={folder}",
+        f"--ServerApp.root_dir={folder / 'root'}",
     ]
+    settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
     command = [sys.executable, "-m", "jupyterlab", *options]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    env = os.environ | {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, env=env, stdout=quiet, stderr=quiet)
 
 
 def _open(page: Page, url: str) -> None:
@@ -69,14 +76,15 @@ def _open(page: Page, url: str) -> None:
             page.wait_for_timeout(500)
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
     page.wait_for_timeout(4_000)  # the kernel connects
-    page.keyboard.press("Control+b")  # no side bar in the picture
+    if page.locator("#jp-left-stack").is_visible():
+        page.keyboard.press("Control+b")  # no side bar in the picture
 
 
 def _run_cells(page: Page) -> None:
     for i in range(len(CELLS)):
         page.keyboard.press("Escape")
         page.locator(".jp-CodeCell").nth(i).click()
-        page.keyboard.press("Shift+Enter")
+        page.keyboard.press("Control+Enter")
         prompt = page.locator(".jp-CodeCell .jp-InputPrompt").nth(i)
         for _ in range(600):
             if (prompt.text_content() or "").strip(" []:").isdigit():
@@ -84,6 +92,21 @@ def _run_cells(page: Page) -> None:
             page.wait_for_timeout(200)
     page.keyboard.press("Escape")
     page.wait_for_timeout(1_000)
+
+
+def _around_cells(page: Page) -> FloatRect:
+    """The notebook's panel down to its last cell."""
+    panel = page.locator(".jp-Notebook").first.bounding_box()
+    last = page.locator(".jp-CodeCell").last.bounding_box()
+    assert panel is not None
+    assert last is not None
+    bottom = last["y"] + last["height"] + 8
+    return {
+        "x": panel["x"],
+        "y": panel["y"],
+        "width": panel["width"],
+        "height": bottom - panel["y"],
+    }
 
 
 def main() -> int:
@@ -97,7 +120,7 @@ def main() -> int:
             _open(page, f"http://127.0.0.1:{port}/lab/tree/hello.ipynb?token={token}")
             _run_cells(page)
             target = HERE / "quickstart.png"
-            page.locator(".jp-Notebook").first.screenshot(path=target)
+            page.screenshot(path=target, clip=_around_cells(page))
             browser.close()
         finally:
             server.terminate()
