@@ -48,8 +48,10 @@ class Device:
 
 
 def prepare(device: str | None = None) -> Device:
-    """Make tinygrad ready and open `device` (None: the CPU). Cheap when repeated; any thread.
+    """Make tinygrad ready and open `device`. Cheap when repeated; any thread.
 
+    None: what the user has told tinygrad (the variable DEV, before its import), else the CPU; on
+    machines with a GPU, too, since kernels of ours exist for the CPU only.
     Raises DeviceError for a name that is not a usable device (listing those that are), and
     CompilerError (a DeviceError) where the CPU device needs a C compiler and none is found.
     """
@@ -59,7 +61,7 @@ def prepare(device: str | None = None) -> Device:
         cache = _use_cache(helpers)
         _forbid_process_pools(helpers)
         compiler, refusal = _use_compiler(helpers)
-        name = _open(device or "CPU", refusal)
+        name = _open(device or helpers.DEV.device or "CPU", refusal)
         return Device(name, _target(name), compiler if name == "CPU" else None, cache)
 
 

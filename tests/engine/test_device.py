@@ -384,7 +384,20 @@ print(PARALLEL.value)
 
 
 @ZIG
-def test_names_of_devices(fresh):
+def test_LAI_20_the_environment_chooses_the_device(fresh):
+    code = "from llm_magic.engine import device; print(device.prepare().name)"
+    assert run(code, **fresh) == "CPU"
+    assert run(code, **{**fresh, "DEV": "CPU"}) == "CPU"
+    out = run(code, fails=True, **{**fresh, "DEV": "CUDA"})
+    assert "DeviceError: device 'CUDA' does not work here" in out
+    assert "usable: CPU" in out
+    # tinygrad writes DEV itself once it has chosen a default: that is nobody's wish
+    chosen = SETUP + "import os; engine(1); os.environ['DEV'] = 'CUDA'; print(engine(1))"
+    assert run(chosen, **fresh) == str(E1)
+
+
+@ZIG
+def test_LAI_20_names_of_devices(fresh):
     out = run(
         """
 from llm_magic.engine import device

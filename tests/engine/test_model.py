@@ -211,7 +211,7 @@ def test_only_the_wanted_rows_come_back_in_order(llama):
 
 
 def test_slots_share_a_step_and_do_not_see_each_other(llama):
-    """A prompt chunk, a decode row and a second prompt in one step: TG-80 at forward level."""
+    """A prompt chunk, a decode row and a second prompt in one step."""
     forward, oracle = llama
     a, b, c = ids_of(12, 1), ids_of(9, 2), ids_of(17, 3)
     evaluate(forward, a[:11], slot=2)
