@@ -108,6 +108,7 @@ SYNTAXES: dict[str, Syntax] = {
         Syntax("deepseek", _DEEPSEEK, tags.deepseek),
         Syntax("dsml", (_DSML,), tags.invoke("｜DSML｜", "</｜DSML｜function_calls>")),
         Syntax("minimax", (_MINIMAX,), tags.invoke("", "</minimax:tool_call>")),
+        Syntax("granite", ("<|tool_call|>",), tags.json_until("<|/tool_call|>")),
         Syntax("gpt-oss", (), tags.bare_json, channels=True),
         Syntax(
             "pythonic",
@@ -128,6 +129,7 @@ _MARKS: tuple[tuple[str, str], ...] = (
     (_MINIMAX, "minimax"),
     ("<start_function_call>", "functiongemma"),
     ("<|tool_call>", "gemma4"),
+    ("<|tool_call|>", "granite"),
     ("<|channel|>", "gpt-oss"),
     ("<arg_key>", "glm"),
     ("<function=", "xml"),

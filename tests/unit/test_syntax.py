@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from chunkings import all_chunkings
+from chunkings import all_chunkings, events_of, token
 
 from llm_magic.chat.markup.values import coerce, loads, unwrapped
-from llm_magic.chat.router import parse
+from llm_magic.chat.router import Router, parse
 from llm_magic.chat.syntax import (
     REASONING,
     SYNTAXES,
@@ -80,6 +80,7 @@ ROWS = {
         '<minimax:tool_call>\n<invoke name="f">\n<parameter name="s">a</parameter>\n</invoke>\n'
         "</minimax:tool_call>"
     ),
+    "granite": '<|tool_call|>[{"name": "f", "arguments": {"s": "a"}}]',
     "gpt-oss": (
         '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"s": "a"}<|call|>'
     ),
@@ -160,7 +161,7 @@ def test_LAI52_LAI55_several_calls_and_one_that_fails():
     )
     outcome = run(text)
     assert outcome.calls == (("f", '{"s": "ü"}'), ("g", "{}"), ("g", '{"s": 1}'))
-    # LAI-57 [fix], TG-49: what fails is content, tags included
+    # LAI-54, TG-49: what fails is content, tags included
     assert outcome.content == '<tool_call>[1]</tool_call><tool_call>{"arguments": {}}</tool_call>'
 
 
@@ -594,7 +595,7 @@ def test_pythonic_text_that_is_no_call(text):
 # ----------------------------------------------------------------------------- bare JSON
 
 
-def test_LB40_LB42_an_object_or_a_list_as_the_whole_answer():
+def test_LB40_LB42_LB48_an_object_or_a_list_as_the_whole_answer():
     one = ' {"name": "f", "arguments": {"s": 1}}\n'
     assert calls(one, "json") == [("f", {"s": 1})]
     listed = '[{"name": "f", "parameters": {"s": 1}}, {"x": 1}, {"name": "g", "arguments": {}}]'
@@ -621,7 +622,7 @@ def test_LB40_LB42_an_object_or_a_list_as_the_whole_answer():
         'Text first {"name": "f", "arguments": {}}',
     ],
 )
-def test_LB41_LB43_LB44_anything_else_is_unchanged(text):
+def test_LB41_LB43_LB44_LB46_anything_else_is_unchanged(text):
     outcome = run(text, "json")
     assert outcome.content == text
     assert outcome.calls == ()
@@ -630,6 +631,18 @@ def test_LB41_LB43_LB44_anything_else_is_unchanged(text):
 
 def test_LB41_an_offered_name_needs_no_arguments():
     assert calls('{"name": "f"}', "json") == [("f", {})]
+
+
+def test_LB43_LB46_what_is_held_and_what_passes_at_once():
+    options = {"syntax": SYNTAXES["json"], "tools": TOOLS}
+    _, events, _ = events_of(["Te", "xt ", '{"name"'], **options)
+    assert [e.text for e in events] == ["Te", "xt ", '{"name"']
+    _, events, _ = events_of([" ", '{"na', 'me": 5', "} x"], **options)
+    assert [e.text for e in events] == [' {"name": 5', "} x"]
+    router = Router(**options)
+    assert router.push(token('{"name": "f", ')) == ()
+    events, reason = router.finish("stop")
+    assert (events[0].text, reason) == ('{"name": "f", ', "stop")
 
 
 def test_stop_strings_reach_an_answer_in_json():

@@ -4,9 +4,11 @@ import json
 import re
 
 import pytest
+from toy import toy_gguf
 
 from llm_magic.chat.syntax import REASONING, opens_reasoning
 from llm_magic.chat.template import PRESETS, Template, needs_bos
+from llm_magic.engine.gguf import open_gguf
 from llm_magic.errors import RequestError, TemplateError
 from llm_magic.events import Message, Part, ToolCall, ToolSpec, as_messages
 
@@ -321,6 +323,15 @@ def test_B032_the_templates_own_words_and_the_message():
 def test_B032_a_turn_that_was_never_answered_does_not_break_the_next():
     text = Template(STRICT, {"bos": "<bos>"}).render((USER, Message("user", "again"))).plain
     assert text == "<bos><start_of_turn>user\nhi\nagain<end_of_turn>\n<start_of_turn>model\n"
+
+
+@pytest.mark.parametrize(
+    "probe", ["{{ messages.__class__.__mro__ | length }}", "{% set _ = messages.append(1) %}x"]
+)
+def test_B041_a_template_inside_a_model_file_is_as_confined(tmp_path, probe):
+    opened = open_gguf(toy_gguf(tmp_path / "toy.gguf", template=probe))
+    with pytest.raises(TemplateError):
+        Template(opened.metadata["tokenizer.chat_template"]).render((USER,))
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,16 @@ def deepseek(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     yield from closing(tape, "<｜tool▁calls▁end｜>")
 
 
+def json_until(closer: str) -> Reader:
+    """Objects or lists of calls and a closing tag, as Granite and Phi write them."""
+
+    def read(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
+        yield from json_calls(tape, tools, ",")
+        yield from closing(tape, closer)
+
+    return read
+
+
 def bare_json(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     """Calls as the whole answer, with nothing around them."""
     yield from json_calls(tape, tools, ";,", bare=True)
