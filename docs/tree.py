@@ -1,0 +1,113 @@
+"""The README's annotated tree, from the first sentence of every file, in reading order.
+
+.venv/bin/python docs/tree.py            check, exit 1 if the README differs
+.venv/bin/python docs/tree.py --write    write it
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import shorten
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+BLOCK = re.compile(r"```text\n(llm_magic/\n.*?)```", re.DOTALL)
+KINDS = {".py", ".c", ".h", ".js", ".css"}
+WIDTH = 24  # column of the annotations
+
+# What to read first, by folder; what is not named here follows in alphabetical order.
+ORDER = {
+    "": "events.py errors.py utf8.py provider.py models engine chat local.py remote.py serve.py "
+    "llm.py hub.py bench.py __main__.py ui",
+    "models": "table.py cache.py wheels.py web.py",
+    "engine": "gguf.py quants.py vocabulary.py pretokenizers.py spm.py specials.py tokenizer.py "
+    "arch.py forward.py model.py kernels cache.py sampling.py gate.py scheduler.py device.py "
+    "load.py",
+    "engine/kernels": "targets.py layout.py memory.py team.py forward.py c",
+    "engine/kernels/c": "entry.c step.h weights.h acts.h matmul.h attention.h summary.h pack.h "
+    "vec.h",
+    "chat": "template.py sandbox.py adapt.py syntax.py markup router.py stream.py reply.py "
+    "tools.py schema.py constrain.py gbnf.py conversation.py scripted.py",
+    "ui": "extension.py magics.py interpolate.py live.py views.py html.py tokens.py logprobs.py",
+}
+# Files whose first lines are not about them.
+SAID = {
+    "c": "freestanding C, one text per kind of CPU: a single function is the whole forward pass",
+    "chat.css": "how a chat looks, in the colours of the page around it",
+}
+REST = """
+notebooks/                tutorials with outputs, executed and compared by nbval in every test run
+tests/                    unit (no weights), engine, kernel (a real one), browser, notebooks
+  acceptance.md           what must hold, and the test that shows it
+docs/                     what makes this tree, the picture above and the notebooks' outputs
+binder/                   what a Binder launch installs
+dev, .ci/run              every job of this repository; what a clean machine does
+"""
+
+
+def tree() -> str:
+    lines = ["llm_magic/", *_lines(ROOT / "llm_magic", "", 1)]
+    return "\n".join(lines) + "\n" + REST.lstrip("\n")
+
+
+def _lines(folder: Path, name: str, depth: int) -> Iterator[str]:
+    order = ORDER.get(name, "").split()
+    if depth == 1:
+        yield _line("__init__.py", _sentence(folder / "__init__.py"), depth)
+    for path in sorted(filter(_counts, folder.iterdir()), key=lambda p: _rank(p.name, order)):
+        if path.is_dir():
+            yield _line(path.name + "/", _sentence(path / "__init__.py"), depth)
+            yield from _lines(path, f"{name}/{path.name}".lstrip("/"), depth + 1)
+        else:
+            yield _line(path.name, _sentence(path), depth)
+
+
+def _counts(path: Path) -> bool:
+    if path.is_dir():
+        return any(inner.suffix in KINDS for inner in path.iterdir())
+    return path.suffix in KINDS and path.name != "__init__.py"
+
+
+def _rank(name: str, order: list[str]) -> tuple[int, str]:
+    return (order.index(name) if name in order else len(order), name)
+
+
+def _line(name: str, said: str, depth: int) -> str:
+    said = SAID.get(name.rstrip("/"), said)
+    line = f"{'  ' * depth}{name}".ljust(WIDTH) + "  " + shorten(said, 100, placeholder=" …")
+    return line.rstrip()
+
+
+def _sentence(path: Path) -> str:
+    """The first sentence of a module's docstring, or of a source file's first comment."""
+    if not path.exists():
+        return ""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        said = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        comment = re.search(r"/\*+(.*?)\*/|((?:^//[^\n]*\n)+)", text, re.DOTALL | re.MULTILINE)
+        said = re.sub(r"^\s*(?:\*|//)", "", comment[1] or comment[2], flags=re.M) if comment else ""
+    said = " ".join(said.strip().split("\n\n")[0].split())
+    return re.split(r"(?<=\w)\.\s", said, maxsplit=1)[0].rstrip(".")
+
+
+def main(arguments: list[str]) -> int:
+    text = README.read_text(encoding="utf-8")
+    block = BLOCK.search(text)
+    if block is None:
+        print("README.md has no tree: a ```text block that begins with llm_magic/")
+        return 1
+    if block[1] == tree():
+        return 0
+    if "--write" not in arguments:
+        print("README.md: the tree is not that of the files (python docs/tree.py --write)")
+        return 1
+    README.write_text(text[: block.start(1)] + tree() + text[block.end(1) :], encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
