@@ -180,9 +180,13 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Constraint: output is JSON that is valid under this JSON schema."""
+    """Constraint: output is JSON that is valid under this JSON schema.
 
-    schema: Mapping[str, Any]
+    cls: the Python type that `Reply.parsed` becomes; None = what JSON gives (dict, list, ...).
+    """
+
+    schema: Mapping[str, Any] | bool
+    cls: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

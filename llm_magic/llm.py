@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from .chat.reply import Fold, Reply
+from .chat.schema import as_schema
 from .errors import Interrupted, RequestError
 from .events import (
     Choices,
@@ -42,7 +43,10 @@ CHAT = Sampling(temperature=0.7, max_tokens=256)
 _SAMPLING = frozenset(f.name for f in fields(Sampling))
 _CONSTRAINTS = ("schema", "regex", "choices", "grammar")
 _REQUEST = frozenset(
-    {"tools", "tool_choice", "logprobs", "echo", "suffix", "thinking", "template_kwargs", "reuse"}
+    {
+        *("tools", "tool_choice", "logprobs", "echo", "suffix", "thinking", "template_kwargs"),
+        *("reuse", "trim"),
+    }
 )
 
 
@@ -97,7 +101,8 @@ def _constraint(options: Mapping[str, Any]) -> Constraint | None:
     value = options[given[0]]
     match given[0]:
         case "schema":
-            return Schema(value)
+            plain = isinstance(value, Mapping | bool)
+            return Schema(as_schema(value), None if plain else value)
         case "regex":
             return Regex(value)
         case "choices":

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from .chat.history import exchanges, shortened
 from .chat.reply import Fold
 from .chat.router import Router
+from .chat.schema import parse as read_value
 from .chat.stream import TokenStream
 from .errors import ContextOverflowError, RequestError, UnsupportedError
 from .events import Delta, Message, Piece, Progress, Sampling, Token, Top
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from .chat.constrain import Constrainer
+    from .chat.syntax import Syntax
     from .chat.template import Rendered, Template
     from .engine.forward import F32
     from .engine.gate import Gate
@@ -87,6 +91,8 @@ class Local:
         self.load_seconds = 0.0
         self._engine: Engine = Engine(path, options, gate)
         self._template: Template | None = None
+        self._constrainer: Constrainer | None = None
+        self._controls: dict[int, str] | None = None
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ life
@@ -108,6 +114,11 @@ class Local:
         engine.ready.result()
         if not self.load_seconds:
             self.load_seconds = time.perf_counter() - self._began
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine below, for those who need ids and slots (benchmarks, tests)."""
+        return self._engine
 
     @property
     def failed(self) -> bool:
@@ -173,62 +184,140 @@ class Local:
 
     def prompt_ids(self, request: Request) -> tuple[str, tuple[int, ...]]:
         """A request's prompt as text and as the ids that the model gets, with exactly one BOS."""
+        prompt = self._prompt(request)
+        return prompt.text, prompt.ids
+
+    def _prompt(self, request: Request) -> "_Prompt":
         tokenizer = self._engine.loaded().tokenizer
         prompt = request.prompt
         if isinstance(prompt, str):
-            return prompt, tuple(tokenizer.with_bos(tokenizer.encode(prompt, special=True)))
+            ids = tokenizer.encode(prompt, special=True)
+            if request.suffix and {"prefix", "suffix", "middle"} <= tokenizer.fim.keys():
+                # Fill in the middle: the suffix goes before the place that the model continues.
+                fim, after = tokenizer.fim, tokenizer.encode(request.suffix, special=False)
+                ids = [fim["prefix"], *ids, fim["suffix"], *after, fim["middle"]]
+            return _Prompt(prompt, tuple(tokenizer.with_bos(ids)))
         if prompt and isinstance(prompt[0], Message):
-            rendered = self.render(request)
-            ids = tokenizer.encode(rendered.text, special=True, mark=rendered.mark)
-            return rendered.plain, tuple(tokenizer.with_bos(ids))
+            return self._chat_prompt(request)
         ids = list(cast("tuple[int, ...]", prompt))
-        return tokenizer.decode(ids, skip_special=False), tuple(ids)
+        return _Prompt(tokenizer.decode(ids, skip_special=False), tuple(ids))
+
+    def _chat_prompt(self, request: Request) -> "_Prompt":
+        tokenizer = self._engine.loaded().tokenizer
+
+        def render(messages: tuple[Message, ...]) -> _Prompt:
+            r = self.render(replace(request, prompt=messages))
+            ids = tokenizer.encode(r.text, special=True, mark=r.mark)
+            return _Prompt(r.plain, tuple(tokenizer.with_bos(ids)), r.in_reasoning, True)
+
+        messages = cast("tuple[Message, ...]", request.prompt)
+        whole = render(messages)
+        n_ctx = self._engine.loaded().forward.n_ctx
+        # An answer must fit behind the prompt; a budget as large as the window is not meant so.
+        room = n_ctx - min(request.sampling.max_tokens or 1, n_ctx // 2)
+        if not request.trim or len(whole.ids) <= room:
+            return whole
+        low, high = 1, len(exchanges(messages)[1]) - 1
+        while low < high:  # how many of the oldest exchanges must go
+            middle = (low + high) // 2
+            if len(render(shortened(messages, middle)).ids) <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return render(shortened(messages, low)) if high > 0 else whole
 
     # ------------------------------------------------------------------ generation
 
     def stream(self, request: Request) -> TokenStream:
         model = self._engine.loaded()
-        text, ids = self.prompt_ids(request)
-        self._check_room(len(ids), model.forward.n_ctx)
+        prompt = self._prompt(request)
+        self._check_room(request, len(prompt.ids), model.forward.n_ctx)
+        guide, syntax = self._guide(request, prompt)
         sampling = self._sampling(request.sampling)
-        is_chat = bool(request.prompt) and isinstance(request.prompt[0], Message)
-        fold = Fold(self.model, text, ids, sampling)
-        router = self._router(request, text if is_chat else "")
+        if guide is not None:
+            # What is bound ends where the constraint says, not before and not after.
+            sampling = replace(sampling, min_tokens=None, stop=None)
+        fold = Fold(self.model, prompt.text, prompt.ids, sampling)
+        router = self._router(request, prompt, sampling.stop or (), syntax)
         first: list[Delta] = []
         if request.echo:
-            tokens = self._prompt_tokens(ids, request.logprobs)
-            first.append(Delta("answer", text, tokens))
-        generation = self._submit(request, ids, sampling)
-        return TokenStream(generation, router, fold, first, request.suffix)
+            tokens = self._prompt_tokens(prompt.ids, request.logprobs)
+            first.append(Delta("answer", prompt.text, tokens))
+        generation = self._submit(request, prompt.ids, sampling, guide)
+        parse = None
+        if request.constraint is not None:
+            parse = functools.partial(read_value, request.constraint)
+        return TokenStream(generation, router, fold, first, request.suffix, parse)
 
-    def _submit(self, request: Request, ids: tuple[int, ...], sampling: Sampling) -> "Generation":
+    def _submit(
+        self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: Any
+    ) -> "Generation":
         from .engine.scheduler import Job
 
         job = Job(
             ids=ids,
             sampling=sampling,
             top=request.logprobs or 0,
-            guide=self._guide(request),
+            guide=guide,
             reuse=request.reuse,
         )
         return self._engine.scheduler.submit(job)
 
-    def _guide(self, request: Request) -> Any:
-        if request.constraint is None:
-            return None
-        raise UnsupportedError("constraint")
+    @property
+    def constrainer(self) -> "Constrainer":
+        """Compiles constraints for this vocabulary; made when the first one is used."""
+        with self._lock:
+            if self._constrainer is None:
+                self._constrainer = _constrainer(self._engine)
+            return self._constrainer
 
-    def _router(self, request: Request, rendered: str) -> Router:
-        return Router(stop=request.sampling.stop or ())
+    def _guide(self, request: Request, prompt: "_Prompt") -> "tuple[Any, Syntax | None]":
+        """The guide of a request (None: it is free), and the syntax in which calls will come."""
+        tools = request.tools if request.tool_choice != "none" else ()
+        syntax = self.template.syntax if tools and prompt.is_chat else None
+        forced = bool(tools) and request.tool_choice != "auto"
+        if request.constraint is None and not forced:
+            return None, syntax
+        if forced:
+            raise UnsupportedError("tool_choice")
+        assert request.constraint is not None
+        guide = self.constrainer.guide(request.constraint)
+        tags = self.template.reasoning if prompt.is_chat else None
+        if tags is None or (request.thinking is False and not prompt.in_reasoning):
+            return guide, syntax
+        return self.constrainer.late(guide, tags, prompt.in_reasoning), syntax
 
-    def _check_room(self, n: int, n_ctx: int) -> None:
-        if n >= n_ctx:
-            model = self._engine.loaded()
-            out = "shorten the prompt or start a new conversation"
-            if n_ctx < model.config.n_ctx_train:
-                most = model.config.n_ctx_train
-                out = f"shorten the prompt, or load the model with ctx=N (up to {most})"
-            raise ContextOverflowError(n, n_ctx, out)
+    def _router(
+        self, request: Request, prompt: "_Prompt", stop: tuple[str, ...], syntax: "Syntax | None"
+    ) -> Router:
+        return Router(
+            stop=(*stop, *self.template.stops) if prompt.is_chat else stop,
+            reasoning=self.template.reasoning if prompt.is_chat else None,
+            in_reasoning=prompt.in_reasoning,
+            syntax=syntax,
+            tools=request.tools,
+            controls=self._control_texts(),
+        )
+
+    def _control_texts(self) -> dict[int, str]:
+        with self._lock:
+            if self._controls is None:
+                tokenizer = self._engine.loaded().tokenizer
+                self._controls = {i: tokenizer.token_text(i) for i in tokenizer.control_ids}
+            return self._controls
+
+    def _check_room(self, request: Request, n: int, n_ctx: int) -> None:
+        if n < n_ctx:
+            return
+        model = self._engine.loaded()
+        ways = ["shorten the prompt"]
+        if not request.trim and len(request.prompt) > 1 and isinstance(request.prompt[0], Message):
+            ways.append("leave the oldest exchanges out with trim=True")
+        if n_ctx < model.config.n_ctx_train:
+            ways.append(f"load the model with ctx=N (up to {model.config.n_ctx_train})")
+        else:
+            ways.append("start a new conversation")
+        raise ContextOverflowError(n, n_ctx, f"{', '.join(ways[:-1])}, or {ways[-1]}")
 
     def _sampling(self, sampling: Sampling) -> Sampling:
         """Texts in logit_bias become ids: a text must be one token."""
@@ -332,4 +421,33 @@ def _template(engine: "Engine") -> "Template":
     from .chat.template import Template
 
     model = engine.loaded()
-    return Template(model.template, model.special_texts, model.tokenizer.control_texts)
+    about = model.metadata
+    family = str(about.get("general.architecture", ""))
+    if family == "llama":  # the shape of many families; what the model calls itself tells more
+        family = str(about.get("general.basename") or about.get("general.name") or family)
+    return Template(
+        model.template,
+        model.special_texts,
+        model.tokenizer.control_texts,
+        family,
+        str(about.get("tokenizer.ggml.pre", "")),
+    )
+
+
+def _constrainer(engine: "Engine") -> "Constrainer":
+    from .chat.constrain import Constrainer, Vocabulary
+
+    tokenizer = engine.loaded().tokenizer
+    tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]
+    encode = functools.partial(tokenizer.encode, special=False)
+    return Constrainer(Vocabulary(tokens, tokenizer.control_ids, tokenizer.end_ids, encode))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt as the model gets it. in_reasoning: it ends inside the reasoning part."""
+
+    text: str
+    ids: tuple[int, ...]
+    in_reasoning: bool = False
+    is_chat: bool = False

@@ -8,36 +8,37 @@ quietly give empty output. Here every step is checked, and a constraint that can
 SchemaError before anything is generated.
 """
 
-import dataclasses
 import json
-import re
 import threading
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import cached_property
+from typing import Any, Protocol
 
-import jsonschema
 import llguidance
 import llguidance.numpy
 import numpy as np
 import numpy.typing as npt
-from llguidance.gbnf_to_lark import any_to_lark
 
 from ..errors import EngineError, SchemaError
 from ..events import Choices, Constraint, Grammar, Regex, Schema
+from .gbnf import as_lark
+from .narrow import narrowed
+from .schema import as_schema
+from .syntax import ReasoningTags
+
+Mask = npt.NDArray[np.uint32]
 
 # At most this much white space between two JSON tokens: with any amount allowed, a model may spin
-# on newlines until its budget is gone. Two levels of indentation still fit.
+# on newlines until its budget is gone. Indentation eight levels deep still fits.
 JSON_SPACE = r"[ \n\t]{0,20}"
-MAX_ITEMS_HINT = "simplify the schema or split it"
+GAP_TOKENS = 3  # of white space between the reasoning and what is bound
 
 
 class Guide(Protocol):
-    """What a sampler asks; see engine.sampling.Guide, which has the same shape."""
+    """What a sampler asks; engine.sampling.Guide has the same shape."""
 
-    def mask(self) -> npt.NDArray[np.uint32] | None: ...
+    def mask(self) -> Mask | None: ...
 
     def accept(self, token: int) -> None: ...
 
@@ -46,12 +47,12 @@ class Guide(Protocol):
 class Vocabulary:
     """What a constraint must know of a tokenizer.
 
-    tokens: bytes of each id. special: ids of control tokens (never part of constrained text).
-    encode: text -> ids without control tokens.
+    tokens: bytes of each id; of a control token its name. controls: ids of control tokens, which
+    are never part of constrained text. encode: text -> ids without control tokens.
     """
 
     tokens: Sequence[bytes]
-    special: frozenset[int]
+    controls: frozenset[int]
     end_ids: frozenset[int]
     encode: Callable[[str], list[int]]
 
@@ -64,10 +65,10 @@ class _Wrapped:
         self.bos_token_id = None
         # llguidance tells control tokens from text of the same spelling by a leading 0xFF byte.
         self.tokens = [
-            b"\xff" + (t or b"<%d>" % i) if i in vocabulary.special else t
+            b"\xff" + (t or b"<%d>" % i) if i in vocabulary.controls else t
             for i, t in enumerate(vocabulary.tokens)
         ]
-        self.special_token_ids = sorted(vocabulary.special)
+        self.special_token_ids = sorted(vocabulary.controls)
         self._encode = vocabulary.encode
 
     def __call__(self, text: str | bytes) -> list[int]:
@@ -81,52 +82,68 @@ class Constrainer:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._lock = threading.Lock()
         self._table: Any = None
+        self._tags: dict[ReasoningTags, _Tags] = {}
 
     @property
     def table(self) -> Any:
         with self._lock:
             if self._table is None:
-                ends = sorted(self._vocabulary.end_ids)
+                ends = sorted(self.vocabulary.end_ids)
                 if not ends:
                     raise SchemaError("this model has no end token: constraints cannot end")
-                wrapper = llguidance.TokenizerWrapper(_Wrapped(self._vocabulary))
+                wrapper = llguidance.TokenizerWrapper(_Wrapped(self.vocabulary))
                 self._table = llguidance.LLTokenizer(
-                    wrapper, n_vocab=len(self._vocabulary.tokens), eos_token=ends
+                    wrapper, n_vocab=len(self.vocabulary.tokens), eos_token=ends
                 )
             return self._table
 
     def guide(self, constraint: Constraint) -> "Matcher":
         """A fresh Guide. SchemaError says what cannot be used, with the path in a schema."""
-        return self.grammar_guide(grammar_of(constraint), constraint)
+        try:
+            return self.grammar_guide(grammar_of(constraint))
+        except SchemaError as e:
+            raise _located(e, constraint) from None
 
-    def grammar_guide(self, grammar: str, constraint: Constraint | None = None) -> "Matcher":
+    def grammar_guide(self, grammar: str) -> "Matcher":
         """A fresh Guide for a grammar in llguidance's own form."""
         matcher = llguidance.LLMatcher(self.table, grammar, log_level=0)
         if matcher.is_error():
-            raise _refused(matcher.get_error(), constraint)
-        return Matcher(matcher, len(self._vocabulary.tokens), self._vocabulary.end_ids)
+            raise SchemaError(_sentence(matcher.get_error()))
+        return Matcher(matcher, self.vocabulary)
+
+    def late(self, guide: "Matcher", tags: ReasoningTags, opened: bool) -> "Late":
+        """The guide behind free reasoning; see Late."""
+        with self._lock:
+            if tags not in self._tags:
+                self._tags[tags] = _Tags(self.vocabulary, tags)
+            return Late(guide, self._tags[tags], opened)
 
 
 class Matcher:
     """A Guide over one llguidance matcher. Used by one thread at a time."""
 
-    def __init__(self, matcher: Any, n_vocab: int, end_ids: frozenset[int]) -> None:
+    def __init__(self, matcher: Any, vocabulary: Vocabulary) -> None:
+        n = len(vocabulary.tokens)
         self._matcher = matcher
-        self._bits = llguidance.numpy.allocate_token_bitmask(1, n_vocab)
-        self._ends = end_ids
+        self._bits: Mask = np.empty((n + 31) // 32, np.uint32)  # one buffer for all positions
+        self._where = (self._bits.ctypes.data, self._bits.nbytes)
+        self._ends = vocabulary.end_ids
 
     @property
     def complete(self) -> bool:
         """What was accepted so far is a whole sentence of the constraint."""
         return bool(self._matcher.is_accepting())
 
-    def mask(self) -> npt.NDArray[np.uint32]:
-        llguidance.numpy.fill_next_token_bitmask(self._matcher, self._bits)
+    def mask(self) -> Mask:
+        self._matcher.unsafe_compute_mask_ptr(*self._where)
         self._check()
-        return cast("npt.NDArray[np.uint32]", self._bits[0].view(np.uint32))
+        return self._bits
+
+    def allows(self, token: int) -> bool:
+        return bool(self._matcher.validate_tokens([token]))
 
     def accept(self, token: int) -> None:
         if token in self._ends:
@@ -136,7 +153,63 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise EngineError(f"the constraint failed: {self._matcher.get_error()}")
+            raise EngineError(f"the constraint failed: {_sentence(self._matcher.get_error())}")
+
+
+# ----------------------------------------------------------------------------- reasoning first
+
+
+class _Tags:
+    """Masks around one pair of reasoning tags, each made when it is first needed."""
+
+    def __init__(self, vocabulary: Vocabulary, tags: ReasoningTags) -> None:
+        self.vocabulary = vocabulary
+        self.opening = tags.open.encode()
+        # In channels reasoning ends where the final message begins, whatever comes between.
+        close = "<|channel|>final<|message|>" if tags.channels else tags.close
+        self.closing = close.encode()
+        self._openers: dict[int, Mask] = {}
+        self._free: dict[int, Mask] = {}
+
+    def openers(self, n: int) -> Mask:
+        """Tokens that go on with the opening tag behind its first `n` bytes."""
+        if n not in self._openers:
+            rest = self.opening[n:]
+            tokens = self.vocabulary.tokens
+            self._openers[n] = self._mask(
+                i for i, t in enumerate(tokens) if t and rest.startswith(t)
+            )
+        return self._openers[n]
+
+    def free(self, n: int) -> Mask:
+        """Tokens that may follow inside, behind `n` bytes of the closing tag: all but the ends, and
+        those that would close and go on with text that no constraint has seen."""
+        if n not in self._free:
+            begun, last = self.closing[:n], self.closing[-1:]
+            tokens = self.vocabulary.tokens
+            late = (i for i, t in enumerate(tokens) if last in t and self._beyond(begun + t))
+            self._free[n] = ~(self._mask(late) | self._mask(self.vocabulary.end_ids))
+        return self._free[n]
+
+    @cached_property
+    def blank(self) -> Mask:
+        """Tokens of white space."""
+        tokens = self.vocabulary.tokens
+        return self._mask(i for i, t in enumerate(tokens) if t and not t.strip(b" \n"))
+
+    def begun(self, text: bytes) -> int:
+        """How much of the closing tag a text ends with."""
+        closing = self.closing
+        return next((n for n in range(len(closing) - 1, 0, -1) if text.endswith(closing[:n])), 0)
+
+    def _beyond(self, text: bytes) -> bool:
+        _, found, rest = text.partition(self.closing)
+        return bool(found and rest.strip())
+
+    def _mask(self, ids: Any) -> Mask:
+        allowed = np.zeros((len(self.vocabulary.tokens) + 31) // 32 * 32, np.uint8)
+        allowed[list(ids)] = 1
+        return np.packbits(allowed, bitorder="little").view(np.uint32)
 
 
 class Late:
@@ -146,49 +219,47 @@ class Late:
     the opening tag; any other start is bound from the first token on.
     """
 
-    def __init__(
-        self, guide: Guide, tokens: Sequence[bytes], opening: str, closing: str, opened: bool
-    ) -> None:
-        self._guide, self._tokens = guide, tokens
-        self._opening, self._closing = opening.encode(), closing.encode()
-        self._inside = opened
-        self._bound = False
+    def __init__(self, guide: Matcher, tags: _Tags, opened: bool) -> None:
+        self._guide, self._tags = guide, tags
+        self._state = "inside" if opened else "start"
         self._text = b""
+        self._gap = 0
 
-    def mask(self) -> npt.NDArray[np.uint32] | None:
-        if self._bound:
-            return self._guide.mask()
-        if self._inside or not self._text:
-            return None if self._inside else self._first()
-        return None
+    @property
+    def complete(self) -> bool:
+        return self._state in ("gap", "bound") and self._guide.complete
 
-    def _first(self) -> npt.NDArray[np.uint32]:
-        """At the very start: what the constraint allows, and what the opening tag begins with."""
-        guided = self._guide.mask()
-        n = len(self._tokens)
-        bits = np.full((n + 31) // 32, 0xFFFFFFFF, np.uint32) if guided is None else guided.copy()
-        for i, token in enumerate(self._tokens):
-            if token and self._opening.startswith(token):
-                bits[i // 32] |= np.uint32(1 << (i % 32))
-        return bits
+    def mask(self) -> Mask | None:
+        match self._state:
+            case "start":
+                return self._guide.mask() | self._tags.openers(0)
+            case "opening":
+                return self._tags.openers(len(self._text))
+            case "inside":
+                return self._tags.free(self._tags.begun(self._text))
+            case "gap" if self._gap < GAP_TOKENS:
+                return self._guide.mask() | self._tags.blank
+        return self._guide.mask()
 
     def accept(self, token: int) -> None:
-        if self._bound:
-            self._guide.accept(token)
-            return
-        self._text += self._tokens[token]
-        if not self._inside:
-            if self._text.startswith(self._opening):
-                self._inside = True
-            elif not self._opening.startswith(self._text):
-                self._bind(token)
-                return
-        if self._inside and self._closing in self._text:
-            self._bound = True
+        if self._state in ("start", "gap") and self._guide.allows(token):
+            self._state = "bound"
+        match self._state:
+            case "bound":
+                self._guide.accept(token)
+            case "gap":
+                self._gap += 1
+            case "inside":
+                self._inside(self._text + self._tags.vocabulary.tokens[token])
+            case _:
+                self._text += self._tags.vocabulary.tokens[token]
+                done = self._text == self._tags.opening
+                self._state, self._text = ("inside", b"") if done else ("opening", self._text)
 
-    def _bind(self, token: int) -> None:
-        self._bound = True
-        self._guide.accept(token)
+    def _inside(self, text: bytes) -> None:
+        if self._tags.closing in text:
+            self._state = "gap"
+        self._text = text[-len(self._tags.closing) :]
 
 
 # ----------------------------------------------------------------------------- grammars
@@ -200,30 +271,37 @@ def grammar_of(constraint: Constraint) -> str:
         case Schema(schema):
             return schema_grammar(schema)
         case Regex(pattern):
-            if not pattern:
-                raise SchemaError("the regular expression is empty")
-            return str(llguidance.LLMatcher.grammar_from_regex(pattern))
+            return _regex(pattern)
         case Choices(options):
             return _choices(options)
         case Grammar(text):
-            return _lark(text)
+            return str(llguidance.LLMatcher.grammar_from_lark(as_lark(text)))
 
 
 def schema_grammar(schema: Any) -> str:
     """A JSON schema (dict, bool, type, dataclass, pydantic model) as a grammar."""
-    schema = as_schema(schema)
+    return _json_grammar(narrowed(as_schema(schema)))
+
+
+def _json_grammar(schema: Mapping[str, Any]) -> str:
     options = {"whitespace_pattern": JSON_SPACE, "whitespace_flexible": True}
-    try:
-        return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), options))
-    except ValueError as e:
-        raise SchemaError(f"the schema cannot be used: {e}") from None
+    return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), options))
+
+
+def _regex(pattern: str) -> str:
+    if not isinstance(pattern, str) or not pattern:
+        raise SchemaError("the regular expression is empty")
+    # The whole output must match: anchors at the ends say what is so anyway.
+    body = pattern.removeprefix("^")
+    if body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2:
+        body = body[:-1]
+    return str(llguidance.LLMatcher.grammar_from_regex(body))
 
 
 def _choices(options: Sequence[str]) -> str:
     if not options or not all(isinstance(o, str) and o for o in options):
         raise SchemaError("choices must be one or more texts, none of them empty")
-    longest = sorted(dict.fromkeys(options), key=len, reverse=True)
-    return str(llguidance.LLMatcher.grammar_from_regex("|".join(map(_literal, longest))))
+    return str(llguidance.LLMatcher.grammar_from_regex("|".join(map(_literal, options))))
 
 
 def _literal(text: str) -> str:
@@ -231,143 +309,52 @@ def _literal(text: str) -> str:
     return "".join(c if c.isalnum() or not c.isascii() else f"\\x{ord(c):02x}" for c in text)
 
 
-def _lark(text: str) -> str:
-    if not text.strip():
-        raise SchemaError("the grammar is empty")
-    try:
-        return str(llguidance.LLMatcher.grammar_from_lark(any_to_lark(text)))
-    except Exception as e:  # the GBNF reader raises whatever its parser meets
-        raise SchemaError(f"the grammar cannot be read: {e}") from None
+# ----------------------------------------------------------------------------- errors
 
 
-_AT = re.compile(r"(?:at|in|for) (?P<path>[#$/][^\s:,]*)")
+def _sentence(message: str) -> str:
+    """What went wrong, without the parser's state that may follow."""
+    lines = [line.strip() for line in message.strip().splitlines()]
+    said = next((line for line in reversed(lines) if line.startswith("error:")), "")
+    return said.removeprefix("error:").strip() or (lines[0] if lines else "unknown reason")
 
 
-def _refused(message: str, constraint: Constraint | None) -> SchemaError:
-    """An error that names the place in the schema, which llguidance does not always give."""
-    first = message.strip().splitlines()[0] if message.strip() else "unknown reason"
-    path = ""
-    if isinstance(constraint, Schema):
-        found = _AT.search(message)
-        path = found["path"] if found else _suspect(as_schema(constraint.schema), message)
-    where = f" at {path}" if path else ""
-    return SchemaError(f"the constraint cannot be used{where}: {first}", path)
+def _located(error: SchemaError, constraint: Constraint) -> SchemaError:
+    """The error with the place in the schema, which the grammar compiler does not tell."""
+    if error.path or not isinstance(constraint, Schema):
+        return SchemaError(f"the constraint cannot be used: {error}", error.path)
+    path = _culprit(narrowed(as_schema(constraint.schema)))
+    return SchemaError(f"the constraint cannot be used at {path}: {error}", path)
 
 
-def _suspect(schema: Any, message: str, path: str = "#") -> str:
-    """The deepest place in a schema with a keyword or value that the message quotes."""
-    names = set(re.findall(r"[\"'`]([^\"'`]+)[\"'`]", message))
-    names |= set(re.findall(r"\b(?:keys?|keyword|property):? \[?(\w+)", message))
-    best = ""
-    stack: list[tuple[str, Any]] = [(path, schema)]
-    while stack:
-        here, node = stack.pop()
-        if isinstance(node, Mapping):
-            for key, value in node.items():
-                at = f"{here}/{str(key).replace('~', '~0').replace('/', '~1')}"
-                hit = key in names or (isinstance(value, str) and value in names)
-                if hit and at.count("/") > best.count("/"):
-                    best = at
-                stack.append((at, value))
-        elif isinstance(node, list):
-            stack.extend((f"{here}/{i}", value) for i, value in enumerate(node))
-    return best or path
+def _culprit(schema: Mapping[str, Any]) -> str:
+    """The deepest part of a schema that fails when it stands alone."""
+    shared = {k: schema[k] for k in ("$schema", "$defs", "definitions") if k in schema}
+    path, node = "#", schema
+    while True:
+        for name, part in _parts(node):
+            alone = _json_grammar({**shared, **part})
+            failed, _ = llguidance.LLMatcher.validate_grammar_with_warnings(alone)
+            if failed:
+                path, node = f"{path}/{name}", part
+                break
+        else:
+            return path
 
 
-# ----------------------------------------------------------------------------- schemas
-
-
-_SIMPLE: dict[Any, dict[str, Any]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    dict: {"type": "object"},
-    list: {"type": "array"},
-}
-
-
-def as_schema(schema: Any) -> Any:
-    """A JSON schema from a dict, a bool, a pydantic model, a dataclass or a type hint.
-
-    SchemaError for anything else, and for a dict that is no valid JSON schema (draft 2020-12).
-    """
-    if isinstance(schema, bool):
-        return schema
-    if isinstance(schema, Mapping):
-        try:
-            jsonschema.Draft202012Validator.check_schema(schema)
-        except jsonschema.SchemaError as e:
-            path = "#/" + "/".join(map(str, e.absolute_path))
-            raise SchemaError(f"not a JSON schema: {e.message} at {path}", path) from None
-        return dict(schema)
-    return type_schema(schema)
-
-
-def type_schema(hint: Any) -> dict[str, Any]:
-    """The JSON schema of a type: builtins, Literal, Optional, unions, enums, lists, tuples, dicts,
-    dataclasses, TypedDicts, pydantic models, Annotated descriptions. SchemaError names the rest."""
-    if hint is Any or hint is typing.Any:
-        return {}
-    if hint in _SIMPLE:
-        return dict(_SIMPLE[hint])
-    if callable(maker := getattr(hint, "model_json_schema", None)):
-        return cast("dict[str, Any]", maker())
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        out = type_schema(arguments[0])
-        words = [a for a in arguments[1:] if isinstance(a, str)]
-        return {**out, "description": words[0]} if words else out
-    if origin is typing.Literal:
-        return _enum(list(arguments))
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [type_schema(a) for a in arguments]}
-    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
-        items = [type_schema(a) for a in arguments]
-        n = len(items)
-        return {"type": "array", "prefixItems": items, "minItems": n, "maxItems": n}
-    if origin in (list, set, frozenset, tuple, Sequence, typing.Sequence) or _is_abc(origin):
-        return {"type": "array", "items": type_schema(arguments[0])}
-    if origin in (dict, Mapping):
-        return {"type": "object", "additionalProperties": type_schema(arguments[1])}
-    return _class_schema(hint)
-
-
-def _is_abc(origin: Any) -> bool:
-    import collections.abc
-
-    return origin in (collections.abc.Iterable, collections.abc.Collection)
-
-
-def _class_schema(hint: Any) -> dict[str, Any]:
-    import enum
-
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return _enum([member.value for member in hint])
-    if dataclasses.is_dataclass(hint):
-        needed = [
-            f.name
-            for f in dataclasses.fields(hint)
-            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        ]
-        return _object(typing.get_type_hints(hint, include_extras=True), needed)
-    if typing.is_typeddict(hint):
-        needed = sorted(getattr(hint, "__required_keys__", ()))
-        return _object(typing.get_type_hints(hint, include_extras=True), needed)
-    raise SchemaError(f"{hint!r} has no JSON schema: use builtins, dataclasses or pydantic models")
-
-
-def _object(hints: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {name: type_schema(t) for name, t in hints.items()},
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-def _enum(values: list[Any]) -> dict[str, Any]:
-    kinds = {_SIMPLE[type(v)]["type"] for v in values if type(v) in _SIMPLE}
-    typed = {"type": kinds.pop()} if len(kinds) == 1 and len(values) else {}
-    return {**typed, "enum": values}
+def _parts(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The schemas right inside a schema, by their place in it."""
+    out = []
+    for key, value in node.items():
+        values = value if isinstance(value, list) else [value]
+        for i, item in enumerate(values):
+            if not isinstance(item, Mapping) or key in ("const", "enum", "default", "examples"):
+                continue
+            here = f"{key}/{i}" if isinstance(value, list) else key
+            if key in ("properties", "patternProperties", "$defs", "definitions"):
+                inner = ((k, v) for k, v in item.items() if isinstance(v, Mapping))
+                escaped = ((k.replace("~", "~0").replace("/", "~1"), v) for k, v in inner)
+                out += [(f"{here}/{k}", v) for k, v in escaped]
+            else:
+                out.append((here, item))
+    return out

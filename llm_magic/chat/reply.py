@@ -34,6 +34,7 @@ from ..events import (
     Top,
     Usage,
 )
+from .schema import to_json
 
 VERSION = 1
 
@@ -46,7 +47,8 @@ class Reply:
     round. tokens: the kept tokens in order (answer, reasoning and calls). prompt: the text that the
     model was given, template included; None when unknown. prompt_ids: the same as token ids.
     kinds: for each token the stream it belongs to ("answer", "reasoning" or "call").
-    parsed: the Python value of constrained output. trace: one record per tool call of all rounds.
+    parsed: the Python value of constrained output; None when it was cut (see finish_reason).
+    trace: one record per tool call of all rounds.
     branches: continuations from other tokens, oldest first, each (position, Reply).
     """
 
@@ -107,7 +109,7 @@ class Reply:
         if prompt and self.prompt is not None:
             out["prompt"] = self.prompt
         if self.parsed is not None:
-            out["parsed"] = self.parsed
+            out["parsed"] = to_json(self.parsed)
         if self.trace:
             out["trace"] = [asdict(record) for record in self.trace]
         if self.branches:
@@ -179,6 +181,7 @@ class Fold:
         self._trace: list[ToolRecord] = []
         self._prefill = Prefill(0, 0, 0)
         self._finish: Finish | None = None
+        self.parsed: Any = None  # set by whoever knows the constraint
 
     def add(self, event: Event) -> None:
         match event:
@@ -218,6 +221,7 @@ class Fold:
             tokens=tuple(self._tokens),
             kinds=tuple(self._kinds),
             trace=tuple(self._trace),
+            parsed=self.parsed,
             finish_reason=finish.reason if finish else None,
             usage=finish.usage if finish else usage,
             timings=finish.timings if finish else Timings(),

@@ -7,9 +7,9 @@ shown.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, NoReturn, Protocol
 
 from ..errors import EngineError, LLMError
 from ..events import Delta, Event, Finish, Prefill, Progress, Queued, Token
@@ -31,7 +31,8 @@ class TokenStream:
     """A Stream (see provider.Stream) over a source of tokens.
 
     Iterate on one thread; `cancel` and `close` are safe from any. `first`: events that come before
-    everything else (an echoed prompt). `suffix`: text appended to a finished answer.
+    everything else (an echoed prompt). `suffix`: text appended to a finished answer. `parse`: makes
+    the reply's `parsed` of an answer that was not cut.
     """
 
     def __init__(
@@ -41,12 +42,16 @@ class TokenStream:
         fold: Fold,
         first: Sequence[Event] = (),
         suffix: str = "",
+        parse: Callable[[str], Any] | None = None,
     ) -> None:
         self._source = source
         self._router = router
         self._fold = fold
         self._out: deque[Event] = deque(first)
+        self._echo = "".join(e.text for e in first if isinstance(e, Delta))
         self._suffix = suffix
+        self._parse = parse
+        self._limit: int | None = None  # tokens that count, once somebody said so
         self._tokens: list[Token] = []  # as they came; the router decides which are kept
         self._done = False
         self._closed = False
@@ -79,8 +84,8 @@ class TokenStream:
             self._fail(e)
         match item:
             case Token():
-                if self._router.stopped:
-                    return  # the engine ran ahead of a stop string
+                if self._over():
+                    return  # the engine ran ahead of a stop
                 self._tokens.append(item)
                 self._out.extend(self._router.push(item))
                 if self._router.stopped:
@@ -90,10 +95,15 @@ class TokenStream:
             case _:
                 self._out.append(item)
 
+    def _over(self) -> bool:
+        return self._router.stopped or self._router.kept == self._limit
+
     def _end(self, finish: Finish) -> None:
         reason = "stop" if self._router.stopped else finish.reason
         events, reason = self._router.finish(reason)
         self._out.extend(events)
+        if self._parse is not None and reason == "stop":
+            self._read_value(self._parse)
         if self._suffix:
             self._out.append(Delta("answer", self._suffix))
         kept = self._router.kept
@@ -106,7 +116,7 @@ class TokenStream:
         self._out.append(Finish(reason, usage, timings))
         self._done = True
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> NoReturn:
         """Raise the error with everything that came before it as its partial reply."""
         self._done = True
         held, _ = self._router.finish("stop")  # text that waited for a tag or a stop string
@@ -120,7 +130,21 @@ class TokenStream:
         error.partial = self._fold.reply()
         raise error
 
+    def _read_value(self, parse: Callable[[str], Any]) -> None:
+        texts = [e.text for e in self._out if isinstance(e, Delta) and e.kind == "answer"]
+        try:
+            self._fold.parsed = parse(self._fold.text.removeprefix(self._echo) + "".join(texts))
+        except LLMError as e:
+            self._fail(e)
+        except ValueError:
+            pass  # ended by hand before it was whole
+
     def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
+        """See Stream.cancel. "stop" without `keep`: the tokens that were read so far count."""
+        if reason == "stop" and keep is None:
+            keep = self._router.kept
+        if keep is not None:
+            self._limit = keep
         self._source.cancel(reason, keep)
 
     def close(self) -> None:

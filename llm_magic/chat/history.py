@@ -1,0 +1,33 @@
+"""Exchanges of a conversation: cut a history where it may be cut.
+
+Comes in: messages. Goes out: fewer messages, or the same in another form. It must not know tokens,
+templates or streams.
+
+An exchange is a user turn and all that answers it: assistant turns, tool calls and their results.
+Cutting inside one would leave a call without its result, or an answer without its question.
+"""
+
+from collections.abc import Sequence
+
+from ..events import Message
+
+
+def exchanges(messages: Sequence[Message]) -> tuple[tuple[Message, ...], list[list[Message]]]:
+    """The system messages at the head, and the exchanges behind them, oldest first."""
+    n = next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))
+    groups: list[list[Message]] = []
+    for message in messages[n:]:
+        if message.role == "user" and not (groups and groups[-1][-1].role == "user"):
+            groups.append([message])
+        elif groups:
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return tuple(messages[:n]), groups
+
+
+def shortened(messages: Sequence[Message], n: int) -> tuple[Message, ...]:
+    """The messages without their oldest `n` exchanges; the last one always stays."""
+    system, groups = exchanges(messages)
+    n = min(n, len(groups) - 1)
+    return (*system, *(m for group in groups[n:] for m in group))

@@ -1,0 +1,415 @@
+"""Python types and JSON: a type's JSON schema, and JSON text back as values of that type.
+
+Comes in: type hints (builtins, Literal, unions, enums, dataclasses, TypedDicts, NamedTuples,
+pydantic models, Annotated), JSON schemas, JSON texts. Goes out: JSON schemas (draft 2020-12) and
+Python values. It must not know tokens, models or tools.
+"""
+
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import math
+import pathlib
+import re
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from ..errors import SchemaError
+from ..events import Choices, Constraint, Grammar, Regex, Schema
+from .markup.values import loads
+
+_BASIC: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    None: {"type": "null"},
+    dict: {"type": "object"},
+    list: {"type": "array"},
+    tuple: {"type": "array"},
+    set: {"type": "array", "uniqueItems": True},
+    frozenset: {"type": "array", "uniqueItems": True},
+    datetime.datetime: {"type": "string", "format": "date-time"},
+    datetime.date: {"type": "string", "format": "date"},
+    datetime.time: {"type": "string", "format": "time"},
+    uuid.UUID: {"type": "string", "format": "uuid"},
+    pathlib.Path: {"type": "string"},
+    decimal.Decimal: {"type": "number"},
+}
+_READ: dict[Any, Callable[[Any], Any]] = {
+    float: float,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    datetime.datetime: datetime.datetime.fromisoformat,
+    datetime.date: datetime.date.fromisoformat,
+    datetime.time: datetime.time.fromisoformat,
+    uuid.UUID: uuid.UUID,
+    pathlib.Path: pathlib.Path,
+    decimal.Decimal: lambda value: decimal.Decimal(str(value)),
+}
+_LISTS = (
+    *(list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection),
+    *(collections.abc.MutableSequence,),
+)
+_SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
+_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+# What Annotated may carry besides a description: attributes of annotated_types and pydantic's
+# FieldInfo, by the keyword of JSON schema that says the same.
+_LIMITS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+    "pattern": "pattern",
+}
+_SIZES = {"min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems")}
+
+
+def as_schema(schema: Any) -> Any:
+    """A JSON schema from a dict, a bool, or a type that `type_schema` knows.
+
+    SchemaError for anything else, and for a dict that is no valid JSON schema (of the draft that
+    its "$schema" names; else 2020-12).
+    """
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, Mapping):
+        schema = type_schema(schema)
+    import jsonschema
+    import jsonschema.validators
+
+    try:
+        text = json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError) as e:
+        raise SchemaError(f"the schema is not JSON: {e}") from None
+    schema = json.loads(text)
+    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    try:
+        validator.check_schema(schema)
+    except jsonschema.SchemaError as e:
+        path = pointer(e.absolute_path)
+        raise SchemaError(f"not a JSON schema: {e.message} at {path}", path) from None
+    return schema
+
+
+def pointer(path: collections.abc.Iterable[str | int]) -> str:
+    """A path in a schema as a JSON pointer that begins with #."""
+    return "#" + "".join("/" + str(p).replace("~", "~0").replace("/", "~1") for p in path)
+
+
+def type_schema(hint: Any) -> dict[str, Any]:
+    """The JSON schema of a type. SchemaError names a type that has none.
+
+    A class that contains itself is a reference into "$defs"; everything else stands in its place.
+    """
+    builder = _Builder()
+    out = builder.build(hint)
+    return {**out, "$defs": builder.defs} if builder.defs else out
+
+
+class _Builder:
+    """One schema in the making. open: classes that are being written, outermost first."""
+
+    def __init__(self) -> None:
+        self.defs: dict[str, Any] = {}
+        self._open: list[Any] = []
+        self._recursive: list[Any] = []
+
+    def build(self, hint: Any) -> dict[str, Any]:
+        if hint is Any or hint is object:
+            return {}
+        if _hashable(hint) and hint in _BASIC:
+            return dict(_BASIC[hint])
+        if isinstance(hint, typing.NewType):
+            return self.build(hint.__supertype__)
+        if (alias := getattr(hint, "__value__", None)) is not None and _is_alias(hint):
+            return self.build(alias)
+        origin = typing.get_origin(hint)
+        if origin is not None:
+            return self._generic(hint, origin, typing.get_args(hint))
+        return self._class(hint)
+
+    def _generic(self, hint: Any, origin: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+        if origin is typing.Annotated:
+            return _annotated(self.build(arguments[0]), arguments[1:])
+        if origin in (typing.Required, typing.NotRequired, typing.Final):
+            return self.build(arguments[0])
+        if origin is typing.Literal:
+            return _enum(list(arguments))
+        if origin in (typing.Union, types.UnionType):
+            return self._union(arguments)
+        if origin is tuple and arguments[-1] is not Ellipsis:
+            items = [self.build(a) for a in arguments]
+            size = {"minItems": len(items), "maxItems": len(items)}
+            return {"type": "array", "prefixItems": items, "items": False, **size}
+        if origin in _LISTS or origin is tuple:
+            return {"type": "array", "items": self.build(arguments[0])}
+        if origin in _SETS:
+            return {"type": "array", "items": self.build(arguments[0]), "uniqueItems": True}
+        if origin in _DICTS and _plain(arguments[0]) is str:
+            return {"type": "object", "additionalProperties": self.build(arguments[1])}
+        if callable(getattr(origin, "model_json_schema", None)) or dataclasses.is_dataclass(origin):
+            return self._class(hint if hasattr(hint, "model_json_schema") else origin)
+        raise _unknown(hint)
+
+    def _union(self, options: Sequence[Any]) -> dict[str, Any]:
+        schemas = [self.build(o) for o in options]
+        bare = [s.get("type") for s in schemas if set(s) == {"type"}]
+        if len(bare) == len(schemas):
+            return {"type": list(dict.fromkeys(bare))}
+        return {"anyOf": schemas}
+
+    def _class(self, hint: Any) -> dict[str, Any]:
+        if not isinstance(hint, type):
+            raise _unknown(hint)
+        if issubclass(hint, enum.Enum):
+            return _enum([member.value for member in hint])
+        if callable(getattr(hint, "model_json_schema", None)):
+            return self._model(hint)
+        if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or _is_named_tuple(hint):
+            return self._record(hint)
+        for base in (str, int, float):
+            if issubclass(hint, base):
+                return dict(_BASIC[base])
+        raise _unknown(hint)
+
+    def _record(self, hint: Any) -> dict[str, Any]:
+        """A dataclass, TypedDict or NamedTuple as an object."""
+        reference = {"$ref": f"#/$defs/{hint.__name__}"}
+        if hint in self._open:
+            self._recursive.append(hint)
+            return reference
+        self._open.append(hint)
+        try:
+            out = _object({n: self._field(hint, n, t) for n, t in _hints(hint).items()})
+        finally:
+            self._open.pop()
+        out["required"] = [n for n in out["properties"] if n in _required(hint)]
+        if hint in self._recursive:
+            self._define(hint.__name__, out)
+            return reference
+        return out
+
+    def _field(self, hint: Any, name: str, type_: Any) -> dict[str, Any]:
+        out = self.build(type_)
+        field = getattr(hint, "__dataclass_fields__", {}).get(name)
+        words = field.metadata.get("description") if field else None
+        return {**out, "description": str(words)} if words else out
+
+    def _model(self, model: Any) -> dict[str, Any]:
+        """A pydantic model; its definitions move up to ours."""
+        try:
+            out = cast("dict[str, Any]", model.model_json_schema())
+        except Exception as e:  # pydantic's own error tells which field has no schema
+            raise SchemaError(f"{model.__name__} has no JSON schema: {e}") from None
+        for name, definition in out.pop("$defs", {}).items():
+            self._define(name, definition)
+        return out
+
+    def _define(self, name: str, schema: Any) -> None:
+        if self.defs.setdefault(name, schema) != schema:
+            raise SchemaError(f"two different types are called {name!r}; rename one of them")
+
+
+def _hashable(hint: Any) -> bool:
+    return getattr(type(hint), "__hash__", None) is not None and not isinstance(hint, list | dict)
+
+
+def _is_alias(hint: Any) -> bool:
+    return type(hint).__name__ == "TypeAliasType"  # Python 3.12
+
+
+def _is_named_tuple(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
+
+
+def _unknown(hint: Any) -> SchemaError:
+    return SchemaError(
+        f"{hint!r} has no JSON schema: use builtins, Literal, enums, dataclasses or pydantic models"
+    )
+
+
+def _hints(hint: Any) -> dict[str, Any]:
+    try:
+        found = typing.get_type_hints(hint, include_extras=True)
+    except NameError as e:
+        raise SchemaError(f"a type in {hint.__name__} cannot be found: {e}") from None
+    if dataclasses.is_dataclass(hint):
+        return {f.name: found[f.name] for f in dataclasses.fields(hint) if f.init}
+    return found
+
+
+def _required(hint: Any) -> frozenset[str]:
+    if dataclasses.is_dataclass(hint):
+        missing = dataclasses.MISSING
+        fields = dataclasses.fields(hint)
+        needed = (f for f in fields if f.default is missing and f.default_factory is missing)
+        return frozenset(f.name for f in needed)
+    if typing.is_typeddict(hint):
+        return frozenset(getattr(hint, "__required_keys__", ()))
+    return frozenset(hint._fields) - frozenset(hint._field_defaults)
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _enum(values: list[Any]) -> dict[str, Any]:
+    values = [v.value if isinstance(v, enum.Enum) else v for v in values]
+    if not values or any(type(v) not in (str, int, float, bool, type(None)) for v in values):
+        raise SchemaError(f"an enumeration needs one or more JSON values, not {values!r}")
+    kinds = {_BASIC[type(v)]["type"] for v in values}
+    return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": values}
+
+
+def _annotated(out: dict[str, Any], extras: Sequence[Any]) -> dict[str, Any]:
+    for extra in extras:
+        if isinstance(extra, str):
+            out.setdefault("description", extra)
+            continue
+        for item in (extra, *(getattr(extra, "metadata", None) or ())):
+            out |= _limits(item, out.get("type") == "array")
+        words = getattr(extra, "description", None)
+        if isinstance(words, str):
+            out["description"] = words
+    return out
+
+
+def _limits(item: Any, array: bool) -> dict[str, Any]:
+    """Keywords from one annotation, found by its attributes; other objects have none of them."""
+    if isinstance(item, type):
+        return {}
+    found = {k: getattr(item, a, None) for a, k in _LIMITS.items()}
+    found |= {names[array]: getattr(item, a, None) for a, names in _SIZES.items()}
+    if isinstance(found["pattern"], re.Pattern):
+        found["pattern"] = found["pattern"].pattern
+    return {k: v for k, v in found.items() if isinstance(v, int | float | str)}
+
+
+# ----------------------------------------------------------------------------- JSON -> values
+
+
+def parse(constraint: Constraint, text: str) -> Any:
+    """The Python value of constrained text.
+
+    JSON's value for a schema (an instance of the type that was given as schema), the text for a
+    regex, choice or grammar. ValueError when the text is not a whole JSON value; SchemaError when
+    the type refuses it (validators of its own).
+    """
+    match constraint:
+        case Schema(cls=hint):
+            value = loads(text)
+            if hint is None:
+                return value
+            try:
+                return from_json(hint, value)
+            except Exception as e:  # validators are the user's code
+                name = getattr(hint, "__name__", hint)
+                raise SchemaError(f"the answer fits the schema, but {name} refuses it: {e}") from e
+        case Regex() | Choices() | Grammar():
+            return text
+
+
+def from_json(hint: Any, value: Any) -> Any:
+    """A JSON value, valid under `type_schema(hint)`, as a value of that type.
+
+    Objects become dataclasses, NamedTuples or pydantic models, texts enums, dates or UUIDs, arrays
+    tuples or sets. Whatever the type's own code raises comes through.
+    """
+    if hint is Any or hint is object:
+        return value
+    if isinstance(hint, typing.NewType):
+        return from_json(hint.__supertype__, value)
+    if _is_alias(hint):
+        return from_json(hint.__value__, value)
+    if callable(validate := getattr(hint, "model_validate", None)):
+        return validate(value)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is not None:
+        return _generic_from_json(origin, arguments, value)
+    if _hashable(hint) and hint in _READ:
+        return _READ[hint](value)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(value)
+    if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or _is_named_tuple(hint):
+        hints = _hints(hint)
+        values = {name: from_json(hints[name], v) for name, v in value.items()}
+        return cast("Callable[..., Any]", hint)(**values)
+    own = isinstance(hint, type) and hint not in _BASIC and issubclass(hint, str | int | float)
+    return cast("Callable[[Any], Any]", hint)(value) if own else value
+
+
+def _generic_from_json(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired, typing.Final):
+        return from_json(arguments[0], value)
+    if origin is typing.Literal:
+        named = (a for a in arguments if isinstance(a, enum.Enum) and a.value == value)
+        return next(named, value)
+    if origin in (typing.Union, types.UnionType):
+        return from_json(_option(arguments, value), value)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return tuple(from_json(a, v) for a, v in zip(arguments, value, strict=True))
+    if origin in _LISTS or origin is tuple or origin in _SETS:
+        items = [from_json(arguments[0], v) for v in value]
+        if origin in _LISTS:
+            return items
+        return (
+            tuple(items) if origin is tuple else (frozenset if origin is frozenset else set)(items)
+        )
+    if origin in _DICTS:
+        return {k: from_json(arguments[1], v) for k, v in value.items()}
+    return from_json(origin, value)
+
+
+def _option(options: Sequence[Any], value: Any) -> Any:
+    """The first type of a union whose schema the value fits."""
+    import jsonschema
+
+    for option in options:
+        if jsonschema.Draft202012Validator(type_schema(option)).is_valid(value):
+            return option
+    return Any
+
+
+def _plain(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+
+
+def to_json(value: Any) -> Any:
+    """A value of `from_json` as JSON knows it; what JSON does not know becomes its text."""
+    match value:
+        case None | bool() | int() | str():
+            return value.value if isinstance(value, enum.Enum) else value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(k): to_json(v) for k, v in value.items()}
+        case enum.Enum():
+            return to_json(value.value)
+        case list() | set() | frozenset():
+            return [to_json(v) for v in value]
+        case tuple():
+            named = getattr(value, "_asdict", None)
+            return to_json(named()) if named else [to_json(v) for v in value]
+        case datetime.datetime() | datetime.date() | datetime.time():
+            return value.isoformat()
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return str(value)
