@@ -127,8 +127,8 @@ def missing_bytes(tokenizer: Tokenizer) -> set[int]:
 
 
 def test_every_token_is_found_again(real: Real) -> None:
-    """A token whose text is whole characters tokenises to itself; only byte tokens of characters
-    that are tokens too do not.
+    """A token whose text is whole characters tokenises to itself; not so the byte tokens of
+    characters that are tokens too, and one that no merges lead to, in llama.cpp neither.
     """
     tokenizer = real.tokenizer
     names = {tokenizer.id_of(f"<0x{b:02X}>") for b in range(256)}
@@ -137,7 +137,7 @@ def test_every_token_is_found_again(real: Real) -> None:
         text = tokenizer.token_bytes(i).decode("utf-8", "replace")
         if "\ufffd" not in text and i not in names and tokenizer.encode(text) != [i]:
             lost.append(text)
-    assert lost == []
+    assert lost == ([] if real.name == "smollm2" else [" ::::::::"])
 
 
 def test_cached_tokenizer_gives_the_same_ids(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
