@@ -81,13 +81,13 @@ class KernelForward:
         def read(name: str) -> npt.NDArray[np.float32]:
             return dequantize(gguf.tensors[name]).reshape(-1)
 
-        self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS, MAX_THREADS)
-        slot = lay.set_cache_strides(self._layout, config, n_ctx)
+        self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
+        slot, scratch = lay.set_context(self._layout, config, n_ctx)
         self._row = up(config.n_vocab, 32)
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
         self._kv = Region(n_slots * slot * 2)
         self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot
-        self._scratch = Region(self._layout.scratch_bytes)
+        self._scratch = Region(scratch)
         self._logits = Region(MAX_ROWS * self._row * 4)
         self._plan = Region(self._layout.model.nbytes + self._layout.layers.nbytes)
         words = lay.JOB_HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
@@ -166,8 +166,9 @@ class KernelForward:
         if (n_ctx, n_slots) == (self._n_ctx, self._n_slots):
             return
         old, before = self._kv, self._cache_views(self._kv, self._n_ctx, self._n_slots)
-        slot = lay.set_cache_strides(self._layout, self.config, n_ctx)
-        self._kv = Region(n_slots * slot * 2)
+        slot, scratch = lay.set_context(self._layout, self.config, n_ctx)
+        self._scratch.close()
+        self._kv, self._scratch = Region(n_slots * slot * 2), Region(scratch)
         after = self._cache_views(self._kv, n_ctx, n_slots)
         for s, filled in enumerate(self._filled):
             blocks = up(int(filled), 16) // 16
@@ -278,7 +279,7 @@ class KernelForward:
 
     def _cache_views(self, kv: Region, n_ctx: int, n_slots: int) -> list[npt.NDArray[np.uint16]]:
         """Keys and values as [slot, layer, head, block of 16 positions, ...]."""
-        c, blocks, pad = self.config, up(n_ctx, 16) // 16, up(self.config.head_dim, 16)
+        c, blocks, pad = self.config, up(n_ctx, lay.CHUNK) // 16, up(self.config.head_dim, 16)
         shape = (n_slots, c.n_layers, c.n_kv_heads, 2, blocks, pad * 16)
         cache = kv.view(np.uint16, int(np.prod(shape))).reshape(shape)
         return [cache[:, :, :, 0], cache[:, :, :, 1]]
@@ -290,13 +291,13 @@ class KernelForward:
             0 < n <= MAX_ROWS
             and len(slots) == n == len(positions)
             and len(want) <= n
-            and 0 <= tokens.min()
+            and tokens.min() >= 0
             and tokens.max() < self.config.n_vocab
-            and 0 <= slots.min()
+            and slots.min() >= 0
             and slots.max() < self._n_slots
-            and 0 <= positions.min()
+            and positions.min() >= 0
             and positions.max() < self._n_ctx
-            and (not len(want) or (0 <= want.min() and want.max() < n))
+            and (not len(want) or (want.min() >= 0 and want.max() < n))
         ):
             raise EngineError("a row of the batch is outside the model's sizes")
 

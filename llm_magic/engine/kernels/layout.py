@@ -5,7 +5,7 @@ memory, and the bytes of `model_t`. The structs mirror c/step.h and c/weights.h 
 It must not know files, threads or tinygrad.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
 from ..gguf import TensorInfo
 
 I32 = npt.NDArray[np.int32]
+Read = Callable[[str], npt.NDArray[np.float32]]
 
 # ggml type -> number in c/weights.h, in its order.
 KINDS = {
@@ -30,7 +31,8 @@ BLOCK_BYTES = dict(
     zip(KINDS, (2048, 1024, 1024, 288, 320, 352, 384, 544, 288, 352, 416), strict=True)
 )
 SUPER_BYTES = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 32}
-MAX_HEAD = 512  # c/attention.h
+MAX_HEAD, CHUNK = 512, 64  # c/attention.h
+SHARED_ROWS = 16  # c/step.h
 TOP_MAX = 32  # c/summary.h
 WORK_BYTES = 64 * (8 + 8 * TOP_MAX)  # c/summary.h: part_t[PARTS_MAX]
 JOB_HEAD = 16  # int32 before the rows
@@ -167,7 +169,7 @@ class _Builder:
     """Places what one model needs; `tensors` and `read` give the file's content."""
 
     def __init__(
-        self, config: Config, tensors: Mapping[str, TensorInfo], read: Any, max_rows: int
+        self, config: Config, tensors: Mapping[str, TensorInfo], read: Read, max_rows: int
     ) -> None:
         self.config, self.tensors, self.read, self.max_rows = config, tensors, read, max_rows
         self.out = Layout(layers=np.zeros(config.n_layers, LAYER))
@@ -205,9 +207,11 @@ class _Builder:
 
     def model(self) -> None:
         c, m = self.config, self.out.model[0]
-        counts = (c.n_layers, c.dim, c.n_heads, c.n_kv_heads, c.head_dim, up(c.head_dim, 16), c.ff)
-        counts += (c.n_vocab, c.activation == "gelu_tanh", len(self.ropes), self.max_rows, 0)
-        for name, value in zip(COUNTS, counts, strict=True):
+        gelu, pad = c.activation == "gelu_tanh", up(c.head_dim, 16)
+        counts = (c.n_layers, c.dim, c.n_heads, c.n_kv_heads, c.head_dim, pad, c.ff, c.n_vocab)
+        for name, value in zip(
+            COUNTS, (*counts, gelu, len(self.ropes), self.max_rows, 0), strict=True
+        ):
             m[name] = value
         reals = (c.norm_eps, c.embedding_scale, c.attention_scale, c.attention_softcap or 0)
         for name, real in zip(REALS, (*reals, c.logit_softcap or 0, 0), strict=True):
@@ -221,15 +225,14 @@ class _Builder:
         tied = m["embedding"] if c.tied else self.matrix(MODEL_WEIGHTS["output"], None)
         m["output"] = tied
 
-    def scratch(self, max_threads: int) -> None:
+    def scratch(self) -> None:
         c, m, n, out = self.config, self.out.model[0], self.max_rows, self.out
         wide, pad, f32 = up(c.dim, 32), up(c.head_dim, 16), 4
         qkv = up(c.n_heads * pad, 32) + 2 * up(c.n_kv_heads * pad, 32)
-        parts = c.n_heads // c.n_kv_heads * 8 * max_threads * (pad + 16)
         trig = sum(2 * up(up(r.dim // 2, 8), 8) for r in self.ropes)
-        sizes = (n * wide, n * wide, n * qkv, n * up(c.q_dim, 32), parts, n * max(2, 2 * trig))
-        for name, count in zip(PLACES, sizes, strict=False):
-            m[name] = out.scratch(count * f32)
+        sizes = {"x": wide, "h": wide, "qkv": qkv, "att": up(c.q_dim, 32), "trig": 2 * trig}
+        for name, count in sizes.items():
+            m[name] = out.scratch(n * count * f32)
         m["items"] = out.scratch(n * 16)
         m["work"] = out.scratch(WORK_BYTES)
         for name, inputs in (("in", c.dim), ("mixed", c.q_dim), ("inner", c.ff)):
@@ -240,27 +243,30 @@ class _Builder:
             a["f"] = out.scratch(n * blocks * 32 * f32)
 
 
-def lay_out(
-    config: Config, tensors: Mapping[str, TensorInfo], read: Any, max_rows: int, max_threads: int
-) -> Layout:
+def lay_out(config: Config, tensors: Mapping[str, TensorInfo], read: Read, max_rows: int) -> Layout:
     """Place all weights and the scratch memory of one model.
 
-    read: name of a vector -> its float32 values. max_threads: most threads that will ever share
-    a step (segments of attention are kept apart for them).
+    read: name of a vector -> its float32 values. max_rows: most rows of a step.
     """
     builder = _Builder(config, tensors, read, max_rows)
     builder.model()
     for i in range(config.n_layers):
         builder.layer(i)
-    builder.scratch(max_threads)
+    builder.scratch()
     return builder.out
 
 
-def set_cache_strides(layout: Layout, config: Config, n_ctx: int) -> int:
-    """Write the cache's strides for `n_ctx` positions a slot. Returns halves per slot."""
-    m = layout.model[0]
-    m["kv_values"] = up(n_ctx, 16) * up(config.head_dim, 16)
+def set_context(layout: Layout, config: Config, n_ctx: int) -> tuple[int, int]:
+    """Write what depends on the number of positions a slot holds.
+
+    Returns (float16 numbers of cache per slot, bytes of scratch memory).
+    """
+    m, pad = layout.model[0], up(config.head_dim, 16)
+    m["kv_values"] = up(n_ctx, CHUNK) * pad
     m["kv_head"] = 2 * m["kv_values"]
     m["kv_layer"] = config.n_kv_heads * m["kv_head"]
     m["kv_slot"] = config.n_layers * m["kv_layer"]
-    return int(m["kv_slot"])
+    # Behind everything else: the shares of a few rows' chunks.
+    m["parts"], m["max_parts"] = layout.scratch_bytes, up(n_ctx, CHUNK) // CHUNK
+    parts = SHARED_ROWS * config.n_heads * int(m["max_parts"]) * (16 + pad) * 4
+    return int(m["kv_slot"]), layout.scratch_bytes + parts

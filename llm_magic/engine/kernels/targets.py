@@ -35,7 +35,7 @@ class Target:
 
 _V3 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-# Best first. -mprefer-vector-width: by default clang halves 512-bit code for old Skylakes.
+# Best first. prefer-vector-width: by default clang halves 512-bit code, for old Skylakes.
 TARGETS = (
     Target(
         "avx512vnni",
@@ -44,6 +44,10 @@ TARGETS = (
         ("x86_64", "x86-64-v4", "avx512vnni", "prefer-vector-width=512"),
         _V4 | {"avx512_vnni"},
     ),
+    Target("avx2vnni", "AVX2 VNNI", "avx2", ("x86_64", "x86-64-v3", "avxvnni"), _V3 | {"avx_vnni"}),
+    Target("avx2", "AVX2", "avx2", ("x86_64", "x86-64-v3"), _V3),
+    Target("plain", "plain C", "plain", ("x86_64", "x86-64"), frozenset()),
+    Target("plain", "plain C", "plain", ("arm64", "generic"), frozenset()),
 )
 MACHINES = {"amd64": "x86_64", "x86_64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 

@@ -1,8 +1,8 @@
 // Activations as the matrix products read them.
 //
 // Rows come in panels of MR (the last one shorter, R rows). Every block of 32 inputs of a row is
-// scaled to 15-bit integers, |v| <= 16191: 8 bits would move the log-probabilities by tenths.
-//   q: [panel][block][R][64] bytes: 32 high and 32 low parts, v = 128 * high + low (PLANES), or
+// scaled to 16-bit integers, |v| <= 32639: 8 bits would move the log-probabilities by tenths.
+//   q: [panel][block][R][64] bytes: 32 high and 32 low parts, v = 256 * high + low (PLANES), or
 //      32 int16 in the order 0 2 1 3 of every four, which is how 8-bit weights split into pairs
 //   s: [panel][block][R] of scale_t
 //   f: [panel][input][R] float32, filled only where a matrix with float weights follows
@@ -21,7 +21,7 @@ typedef struct {
   int blocks;  // of 32 inputs
 } acts_t;
 
-#define RANGE 16191.f  // 127 * 128 - 65: the high part never passes 127 after rounding
+#define RANGE 32639.f  // 127 * 256 + 127: both parts fit a signed byte
 
 INLINE int panel_rows(int n, int panel) { return MIN(MR, n - panel * MR); }
 INLINE u8 *panel_q(const acts_t *a, int panel) { return a->q + (i64)panel * MR * a->blocks * 64; }
@@ -37,11 +37,11 @@ INLINE void pack_block(vf x0, vf x1, u8 *q, scale_t *s) {
   i32 sum1 = reduce_addi(v1), sum = reduce_addi(v0) + sum1;
   *s = (scale_t){d, d * (float)sum, -sum, -sum1};
 #if PLANES
-  vi h0 = (v0 + 64) >> 7, h1 = (v1 + 64) >> 7;
+  vi h0 = (v0 + 128) >> 8, h1 = (v1 + 128) >> 8;
   *(v16i8_u *)(q) = __builtin_convertvector(h0, v16i8);
   *(v16i8_u *)(q + 16) = __builtin_convertvector(h1, v16i8);
-  *(v16i8_u *)(q + 32) = __builtin_convertvector(v0 - (h0 << 7), v16i8);
-  *(v16i8_u *)(q + 48) = __builtin_convertvector(v1 - (h1 << 7), v16i8);
+  *(v16i8_u *)(q + 32) = __builtin_convertvector(v0 - (h0 << 8), v16i8);
+  *(v16i8_u *)(q + 48) = __builtin_convertvector(v1 - (h1 << 8), v16i8);
 #else
   v16u16 p0 = __builtin_convertvector((vi)v0, v16u16), p1 = __builtin_convertvector((vi)v1, v16u16);
   p0 = __builtin_shufflevector(p0, p0, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);

@@ -4,6 +4,10 @@
 #define V 16   // outputs that one register of the matrix products holds
 #define MR 8   // rows of activations that share one pass over the weights
 #define PLANES 1
+// Attention: query vectors in a tile, and registers of keys or values that a tile of R meets at once:
+// R * width sums, width inputs and a broadcast fit 32 registers.
+#define QMAX 8
+#define ATTEND_WIDTH(R) ((R) == 8 ? 3 : 4)
 
 typedef float mf __attribute__((vector_size(4 * V)));
 typedef i32 mi __attribute__((vector_size(4 * V)));
@@ -17,7 +21,7 @@ INLINE idot dot(idot a, mb w, const u8 *q, int j) {
   a.low = (mi)_mm512_dpbusd_epi32((__m512i)a.low, (__m512i)w, _mm512_set1_epi32((i32)ld32(q + 32 + 4 * j)));
   return a;
 }
-INLINE mi dot_value(idot a) { return (a.high << 7) + a.low; }
+INLINE mi dot_value(idot a) { return (a.high << 8) + a.low; }
 
 INLINE mf half_to_f32(const void *p) { return (mf)_mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 INLINE vf halves(const u16 *p) { return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
@@ -27,4 +31,3 @@ INLINE void store_halves(u16 *p, vf v) {
 INLINE float half1(u16 h) { return _cvtsh_ss(h); }
 INLINE void pause(void) { _mm_pause(); }
 INLINE u64 ticks(void) { return __builtin_ia32_rdtsc(); }
-#define PREFETCH(p) __builtin_prefetch((p), 0, 3)

@@ -75,6 +75,8 @@ INLINE void dot_groups(int kind, int R, const u8 *q, const u8 *h, int first, int
   }
 }
 
+#define AHEAD 2048  // bytes: about 0.1 us of reading
+
 // y[r][16] = tile times row r. w: the tile; aq, as: the panel from its first row on, stride rows.
 INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, const scale_t *as,
                      int stride, float *y) {
@@ -91,8 +93,8 @@ INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, con
         if (kind != Q6_K) sm = -half_to_f32(b + 32 + 2 * o);
         b += head;
       }
-      PREFETCH(b + 2048), PREFETCH(b + 2112), PREFETCH(b + 2176), PREFETCH(b + 2240);
-      PREFETCH(b + 2304);
+      // The tiles lie in the order of reading, but with many rows too slowly for the hardware to see.
+      UNROLL for (int line = 0; line < bytes; line += 64) __builtin_prefetch(b + AHEAD + line, 0, 3);
       const u8 *h = b + (kind == Q4_1 || kind == Q5_1 ? 64 : 32) + o * 4;
       const u8 *n = h + (kind_of(kind).high == 1 ? 64 : kind_of(kind).high == 2 ? 128 : 0);
       if (kind == Q6_K) {
@@ -110,24 +112,28 @@ INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, con
   }
 }
 
+// Float weights: two chains of sums a row, or with one row each sum would wait for the one before.
 INLINE void tile_float(int kind, int R, const u8 *w, int inputs, const float *x, int stride,
                        float *y) {
+  enum { C = 2 };  // for any R, so that a row's sum does not depend on its neighbours
   UNROLL for (int o = 0; o < 16; o += V) {
-    mf acc[MR];
-    UNROLL for (int r = 0; r < R; r++) acc[r] = (mf){};
-    for (int i = 0; i < inputs; i++) {
-      mf v;
-      if (kind == F32) v = ld_mf((const float *)w + i * 16 + o);
-      else if (kind == F16) v = half_to_f32(w + (i * 16 + o) * 2);
-      else {
-        typedef u16 vec __attribute__((vector_size(2 * V)));
-        typedef vec vec_u __attribute__((aligned(1), may_alias));
-        vec b = *(const vec_u *)(w + (i * 16 + o) * 2);
-        v = (mf)(__builtin_convertvector(b, mi) << 16);
+    mf acc[MR][C];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < C; c++) acc[r][c] = (mf){};
+    for (int i = 0; i < inputs; i += C) {
+      UNROLL for (int c = 0; c < C; c++) {
+        mf v;
+        const int at = (i + c) * 16 + o;
+        if (kind == F32) v = ld_mf((const float *)w + at);
+        else if (kind == F16) v = half_to_f32(w + at * 2);
+        else {
+          typedef u16 vec __attribute__((vector_size(2 * V)));
+          typedef vec vec_u __attribute__((aligned(1), may_alias));
+          v = (mf)(__builtin_convertvector(*(const vec_u *)(w + at * 2), mi) << 16);
+        }
+        UNROLL for (int r = 0; r < R; r++) acc[r][c] += v * x[(i + c) * stride + r];
       }
-      UNROLL for (int r = 0; r < R; r++) acc[r] += v * x[i * stride + r];
     }
-    UNROLL for (int r = 0; r < R; r++) st_mf(y + r * 16 + o, acc[r]);
+    UNROLL for (int r = 0; r < R; r++) st_mf(y + r * 16 + o, acc[r][0] + acc[r][1]);
   }
 }
 

@@ -23,6 +23,8 @@ typedef struct {
   layer_t layers[];
 } model_t;
 
+#define SHARED_ROWS 16  // most rows whose caches are shared out in segments: parts holds so many
+
 // Rows of one slot in consecutive positions, attended to by one task.
 typedef struct { i32 row, rows, slot, pos; } item_t;
 
@@ -166,36 +168,50 @@ static void turn_panel(void *arg, int panel) {
   }
 }
 
-// Joins the segments of a row's heads, then packs the row for the output projection.
+// Chunk `chunk` of a row's head, where a few rows share out a long cache.
+INLINE i64 part_bytes(const model_t *m) { return (16 + m->head_pad) * 4; }
+INLINE char *part_of(const step_t *s, int row, int head, int chunk) {
+  const i64 index = ((i64)row * s->model->heads + head) * s->model->max_parts + chunk;
+  return (char *)s->parts + index * part_bytes(s->model);
+}
+
+INLINE void put_head(const step_t *s, int row, int head, const share_t *share) {
+  const int n = s->model->head;
+  float *to = s->att + (i64)row * s->att_wide + head * n, inv = 1.f / share->total;
+  int d = 0;
+  for (; d + 16 <= n; d += 16) st(to + d, ld(share->sum + d) * inv);
+  for (; d < n; d++) to[d] = share->sum[d] * inv;
+}
+
+INLINE int first_seen(const step_t *s, int pos) { return MAX(0, pos - s->layer->window + 1); }
+
+// Joins the chunks of one row's heads in the order in which attend_rows would.
+static void join_row(void *arg, int i) {
+  step_t *s = arg;
+  const int D = s->model->head_pad;
+  for (int h = 0; h < s->model->heads; h++) {
+    share_t all;
+    int chunk = first_seen(s, s->positions[i]) / CHUNK;
+    const share_t *one = (const share_t *)part_of(s, i, h, chunk);
+    all.top = one->top, all.total = one->total;
+    copy(all.sum, one->sum, D);
+    while (++chunk * CHUNK <= s->positions[i])
+      join_shares(&all, (const share_t *)part_of(s, i, h, chunk), D);
+    put_head(s, i, h, &all);
+  }
+}
+
+// Packs what attention gave, for the output projection.
 static void mixed_panel(void *arg, int panel) {
   step_t *s = arg;
-  const model_t *m = s->model;
-  const int R = panel_rows(s->n, panel), D = m->head_pad, part = D + 16;
-  for (int r = 0; r < R; r++) {
-    const int i = panel * MR + r;
-    float *out = s->att + (i64)i * s->att_wide;
-    if (s->segments > 1) {
-      for (int h = 0; h < m->heads; h++) {
-        const float *p = s->parts + ((i64)i * m->heads + h) * s->segments * part;
-        float top = NEVER, total = 0, acc[MAX_HEAD];
-        for (int g = 0; g < s->segments; g++) top = MAX(top, p[g * part]);
-        for (int d = 0; d < D; d += 16) st(acc + d, (vf){});
-        for (int g = 0; g < s->segments; g++) {
-          const float *pg = p + g * part;
-          float w = vexp(splat(pg[0] - top))[0];
-          total += w * pg[1];
-          for (int d = 0; d < D; d += 16) st(acc + d, ld(acc + d) + w * ld(pg + 16 + d));
-        }
-        for (int d = 0; d < m->head; d++) out[h * m->head + d] = acc[d] / total;
-      }
-    }
-    put_row(&s->mixed, panel, R, r, out, s->floats);
-  }
+  const int R = panel_rows(s->n, panel);
+  for (int r = 0; r < R; r++)
+    put_row(&s->mixed, panel, R, r, s->att + (i64)(panel * MR + r) * s->att_wide, s->floats);
 }
 
 // ---- attention
 
-// Task: item x key head x segment of the positions.
+// Task: item x key head x segment (of whole chunks) of the positions.
 static void attend_task(void *arg, int task) {
   step_t *s = arg;
   const model_t *m = s->model;
@@ -205,39 +221,31 @@ static void attend_task(void *arg, int task) {
   const u16 *cache = cache_of(s, item->slot, kv_head);
   const int per_row = MIN(group, QMAX), rows_in_tile = MAX(1, QMAX / group);
   float q[QMAX * MAX_HEAD] __attribute__((aligned(64)));
-  float out[QMAX * MAX_HEAD] __attribute__((aligned(64)));
+  share_t out[QMAX] __attribute__((aligned(64)));
   for (int r0 = 0; r0 < item->rows; r0 += rows_in_tile)
     for (int g0 = 0; g0 < group; g0 += per_row) {
       const int rows = MIN(rows_in_tile, item->rows - r0), heads = MIN(per_row, group - g0);
       const int vectors = rows * heads, size = attend_size(vectors);
+      const int row0 = item->row + r0, head0 = kv_head * group + g0;
       for (int v = 0; v < size; v++) {
-        const int row = item->row + r0 + v / heads, h = kv_head * group + g0 + v % heads;
-        const float *from = s->qkv + (i64)row * s->qkv_wide + h * D;
+        const float *from = s->qkv + (i64)(row0 + v / heads) * s->qkv_wide + (head0 + v % heads) * D;
         for (int d = 0; d < D; d++) q[d * size + v] = v < vectors ? from[d] * m->attention_scale : 0;
       }
-      const int pos = item->pos + r0, hi = pos + rows, window = s->layer->window;
-      int lo = MAX(0, pos - window + 1);
-      // Segments are whole blocks of 16 positions; the last ones may be empty.
-      const int start = lo & ~15, step = UP(UP(hi - start, 16) / 16, s->segments) / s->segments * 16;
+      const int pos = item->pos + r0, lo = first_seen(s, pos), hi = pos + rows;
       attend_t a = {.q = q, .keys = cache, .values = cache + m->kv_values, .entries = D,
-                    .lo = MAX(lo, start + segment * step), .hi = MIN(hi, start + (segment + 1) * step),
-                    .pos = pos, .per_row = heads, .window = window,
-                    .softcap = m->attention_softcap, .out = out};
-      attend(&a, size);
-      for (int v = 0; v < vectors; v++) {
-        const int row = item->row + r0 + v / heads, h = kv_head * group + g0 + v % heads;
-        const float *o = out + v * MAX_HEAD;
-        if (s->segments > 1) {
-          float *p = s->parts + (((i64)row * m->heads + h) * s->segments + segment) * (D + 16);
-          p[0] = a.top[v], p[1] = a.total[v];
-          for (int d = 0; d < D; d += 16) st(p + 16 + d, ld(o + d));
-        } else {
-          float *to = s->att + (i64)row * s->att_wide + h * m->head, inv = 1.f / a.total[v];
-          int d = 0;
-          for (; d + 16 <= m->head; d += 16) st(to + d, ld(o + d) * inv);
-          for (; d < m->head; d++) to[d] = o[d] * inv;
-        }
+                    .lo = lo, .hi = hi, .pos = pos, .per_row = heads, .vectors = vectors,
+                    .window = s->layer->window, .softcap = m->attention_softcap, .out = out};
+      if (s->segments > 1) {  // one row: each chunk is kept, join_row finds it
+        const int first = lo / CHUNK, chunks = UP(hi, CHUNK) / CHUNK - first;
+        const int each = UP(chunks, s->segments) / s->segments;
+        a.lo = MAX(lo, (first + segment * each) * CHUNK);
+        a.hi = MIN(hi, (first + (segment + 1) * each) * CHUNK);
+        a.parts = part_of(s, row0, head0, 0), a.part = part_bytes(m);
+        a.vector = m->max_parts * a.part;
       }
+      attend(&a, size);
+      if (s->segments == 1)
+        for (int v = 0; v < vectors; v++) put_head(s, row0 + v / heads, head0 + v % heads, out + v);
     }
 }
 
@@ -331,11 +339,11 @@ static void normed(step_t *s, i64 post, i64 norm, int floats) {
   over_panels(s, norm_panel);
 }
 
-// One item a row when there are few rows, so that segments can share a long cache; else blocks of
-// rows of one slot.
+// One item a row when there are few rows, so that a long cache can be shared out in segments; else
+// blocks of rows of one slot.
 static void list_items(step_t *s) {
   const model_t *m = s->model;
-  const int few = s->n * m->kv_heads < 4 * s->threads;
+  const int few = s->n <= SHARED_ROWS && s->n * m->kv_heads < 4 * s->threads;
   const int most = few ? 1 : MAX(8, MIN(32, UP(s->n * m->kv_heads, 8 * s->threads) / (8 * s->threads)));
   int longest = 0;
   s->n_items = 0;
@@ -348,22 +356,17 @@ static void list_items(step_t *s) {
     else
       s->items[s->n_items++] = (item_t){i, 1, s->slots[i], s->positions[i]};
   }
-  int tasks = s->n_items * m->kv_heads;
-  s->segments = few ? MAX(1, MIN(UP(4 * s->threads, tasks) / tasks, UP(longest, 64) / 64)) : 1;
+  const int tasks = s->n_items * m->kv_heads, chunks = UP(longest, CHUNK) / CHUNK;
+  s->segments = few ? MIN(UP(4 * s->threads, tasks) / tasks, chunks) : 1;
 }
 
 static void attention(step_t *s) {
   run(s->team, attend_task, s, s->n_items * s->model->kv_heads * s->segments);
+  if (s->segments > 1) run(s->team, join_row, s, s->n);
 }
 
 // From here on only the wanted rows matter: moves them to the front.
 static void keep_wanted(step_t *s) {
-  const model_t *m = s->model;
-  if (s->segments > 1) {  // few rows: join all segments first, the parts are indexed by row
-    s->floats = 0;
-    over_panels(s, mixed_panel);
-    s->segments = 1;
-  }
   for (int i = 0; i < s->wanted; i++) {
     const int from = s->want[i];
     if (from == i) continue;

@@ -1,0 +1,56 @@
+// AVX2, with or without AVX-VNNI: eight outputs in a register.
+//
+// With VNNI, activations are two planes of bytes, as with AVX-512. Without, they are int16: the product
+// of unsigned and signed bytes (vpmaddubsw) would saturate, that of int16 pairs (vpmaddwd) is exact.
+#include <immintrin.h>
+
+#define V 8
+#define MR 4
+#define QMAX 4
+#define ATTEND_WIDTH(R) ((R) <= 2 ? 2 : 1)
+
+typedef float mf __attribute__((vector_size(4 * V)));
+typedef i32 mi __attribute__((vector_size(4 * V)));
+typedef u8 mb __attribute__((vector_size(4 * V)));
+typedef u16 mh __attribute__((vector_size(4 * V)));
+
+INLINE __m256i broadcast(const u8 *p) { return _mm256_set1_epi32((i32)ld32(p)); }
+
+#ifdef __AVXVNNI__
+#define PLANES 1
+typedef struct { mi high, low; } idot;
+INLINE idot dot_start(mi init) { return (idot){(mi){}, init}; }
+INLINE idot dot(idot a, mb w, const u8 *q, int j) {
+  a.high = (mi)_mm256_dpbusd_avx_epi32((__m256i)a.high, (__m256i)w, broadcast(q + 4 * j));
+  a.low = (mi)_mm256_dpbusd_avx_epi32((__m256i)a.low, (__m256i)w, broadcast(q + 32 + 4 * j));
+  return a;
+}
+INLINE mi dot_value(idot a) { return (a.high << 8) + a.low; }
+#else
+#define PLANES 0
+typedef struct { mi sum; } idot;
+INLINE idot dot_start(mi init) { return (idot){init}; }
+INLINE idot dot(idot a, mb w, const u8 *q, int j) {
+  __m256i even = (__m256i)((mh)w & 255), odd = (__m256i)((mh)w >> 8);  // inputs 0, 2 and 1, 3
+  a.sum += (mi)_mm256_madd_epi16(even, broadcast(q + 8 * j));
+  a.sum += (mi)_mm256_madd_epi16(odd, broadcast(q + 8 * j + 4));
+  return a;
+}
+INLINE mi dot_value(idot a) { return a.sum; }
+#endif
+
+INLINE mf half_to_f32(const void *p) { return (mf)_mm256_cvtph_ps(_mm_loadu_si128(p)); }
+INLINE vf halves(const u16 *p) {
+  v8f low = (v8f)_mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+  v8f high = (v8f)_mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + 8)));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+INLINE void store_halves(u16 *p, vf v) {
+  v8f low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+  v8f high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  _mm_storeu_si128((void *)p, _mm256_cvtps_ph((__m256)low, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph((__m256)high, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE float half1(u16 h) { return _cvtsh_ss(h); }
+INLINE void pause(void) { _mm_pause(); }
+INLINE u64 ticks(void) { return __builtin_ia32_rdtsc(); }
