@@ -36,6 +36,7 @@ Item = Queued | Prefill | Token | Finish
 RUN_AHEAD = 4  # tokens that may wait for a consumer; see design: a stop must not waste more work
 STEP_SECONDS = 0.08  # aim for one step: cancels act, and running streams speak, at least this often
 MIN_CHUNK = 8
+MAX_SUMMARY = 20  # alternatives that a forward pass lists; more are found by the sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,7 @@ class Scheduler:
         self.call(grow)
 
     def close(self) -> None:
-        """Stop the thread, free the model; running requests fail with NotLoadedError. Idempotent.
-        """
+        """Stop the thread and free the model. Running requests fail. Idempotent."""
         self._closed = True
         self._inbox.put(None)
         if self._pid == os.getpid() and threading.current_thread() is not self._thread:
@@ -507,13 +507,17 @@ class Scheduler:
     def _summaries(self, batch: list[tuple[_Run, int]], n: int) -> list[Summary] | None:
         """Statistics that the forward pass computes in parallel, if it can."""
         assert self._model is not None
-        summarize = getattr(self._model.forward, "summarize", None)
-        if summarize is None or n == 0 or any(run.job.collect for run, _ in batch):
+        forward = self._model.forward
+        summarize = getattr(forward, "summarize", None)
+        padded = forward.n_vocab != self._model.n_vocab  # its sums would count rows without a token
+        if summarize is None or padded or n == 0 or any(run.job.collect for run, _ in batch):
             return None
-        return cast(
-            "list[Summary] | None",
-            summarize(n, max(1, *(run.job.top for run, _ in batch), 1), self._model.n_vocab),
-        )
+        top = max(1, *(run.job.top for run, _ in batch), 1)
+        if top > MAX_SUMMARY:
+            return None
+        _, lse, ids, _ = summarize(n, top)
+        rows = zip(lse.tolist(), ids.tolist(), strict=True)
+        return [Summary(value, tuple(best)) for value, best in rows]
 
     def _sample(self, run: _Run, logits: F32, summary: Summary | None) -> None:
         assert self._model is not None

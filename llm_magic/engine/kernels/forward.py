@@ -160,6 +160,13 @@ class KernelForward:
         values = out[n_rows * (1 + keep) :].view(np.float32).reshape(n_rows, keep)
         return ids[:, 0], out[:n_rows].view(np.float32), ids[:, :top], values[:, :top]
 
+    def copy(self, source: int, target: int, n: int) -> None:
+        """Copy positions 0 .. n-1 of one slot's cache to another slot."""
+        blocks = up(n, 16) // 16  # whole blocks: what lies behind n is written before it is read
+        for part in self._cache_views(self._kv, self._n_ctx, self._n_slots):
+            part[target, :, :, :blocks] = part[source, :, :, :blocks]
+        self._filled[target] = max(self._filled[target], n)
+
     def resize(self, n_ctx: int, n_slots: int) -> None:
         """Grow the KV cache, keeping what is in it. Sizes never shrink."""
         n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
