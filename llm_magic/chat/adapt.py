@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..events import Message, ToolSpec
-from .syntax import Syntax, write_call
+from .syntax import SYNTAXES, Syntax, write_call
 
 
 def tools_as_text(messages: Sequence[Message], syntax: Syntax) -> tuple[Message, ...]:
@@ -29,6 +29,24 @@ def tools_as_text(messages: Sequence[Message], syntax: Syntax) -> tuple[Message,
     return tuple(out)
 
 
+def one_call_each(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Turns with several calls as several turns, each followed by its own result."""
+    results = {m.call_id: m for m in messages if m.role == "tool" and m.call_id}
+    out: list[Message] = []
+    placed: set[str] = set()
+    for message in messages:
+        if len(message.calls) < 2:
+            if message.role != "tool" or message.call_id not in placed:
+                out.append(message)
+            continue
+        for i, call in enumerate(message.calls):
+            out.append(replace(message, content=message.content if i == 0 else None, calls=(call,)))
+            if call.id in results:
+                out.append(results[call.id])
+                placed.add(call.id)
+    return tuple(out)
+
+
 def describe_tools(tools: Sequence[ToolSpec], syntax: Syntax) -> str:
     """What a model is told whose template says nothing about tools."""
     lines = [
@@ -38,10 +56,11 @@ def describe_tools(tools: Sequence[ToolSpec], syntax: Syntax) -> str:
         )
         for t in tools
     ]
+    form = syntax.form or SYNTAXES["hermes"].form
     return (
         "You can call these tools, described by name, description and JSON schema of their"
-        " parameters:\n" + "\n".join(lines) + "\n\nTo call one, answer with nothing but:\n"
-        f"{syntax.form}\nYou get its result in the next message. Call a tool only when it helps."
+        " parameters:\n" + "\n".join(lines) + f"\n\nTo call one, answer with nothing but:\n{form}"
+        "\nYou get its result in the next message. Call a tool only when it helps."
     )
 
 

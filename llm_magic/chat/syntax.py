@@ -96,7 +96,12 @@ SYNTAXES: dict[str, Syntax] = {
             form=_JSON.replace("arguments", "parameters"),
         ),
         Syntax("mistral", ("[TOOL_CALLS]",), tags.mistral, form=f"[TOOL_CALLS][{_JSON}]"),
-        Syntax("gemma", ("```tool_code",), python_calls.tool_code),
+        Syntax(
+            "gemma",
+            ("```tool_code",),
+            python_calls.tool_code,
+            form='```tool_code\ntool_name(parameter="value")\n```',
+        ),
         Syntax(
             "functiongemma",
             _FUNCTION_GEMMA[:1],
@@ -105,7 +110,13 @@ SYNTAXES: dict[str, Syntax] = {
         Syntax("gemma4", _GEMMA4[:1], tags.gemma_call(_GEMMA4[2], _GEMMA4[1])),
         Syntax("glm", ("<tool_call>",), tags.glm),
         Syntax("kimi", _KIMI, tags.kimi),
-        Syntax("deepseek", _DEEPSEEK, tags.deepseek),
+        Syntax(
+            "deepseek",
+            _DEEPSEEK,
+            tags.deepseek,
+            form="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool-name<｜tool▁sep｜>"
+            '{"parameter": "value"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        ),
         Syntax("dsml", (_DSML,), tags.invoke("｜DSML｜", "</｜DSML｜function_calls>")),
         Syntax("minimax", (_MINIMAX,), tags.invoke("", "</minimax:tool_call>")),
         Syntax("granite", ("<|tool_call|>",), tags.json_until("<|/tool_call|>")),
@@ -113,10 +124,11 @@ SYNTAXES: dict[str, Syntax] = {
         Syntax(
             "pythonic",
             ("<|python_start|>",),
-            python_calls.pythonic,
+            python_calls.tagged("<|python_end|>"),
             bare="[",
             form='[tool_name(parameter="value")]',
         ),
+        Syntax("lfm2", ("<|tool_call_start|>",), python_calls.tagged("<|tool_call_end|>")),
         Syntax("json", (), tags.bare_json, bare="{[", form=_JSON),
     )
 }
@@ -135,6 +147,8 @@ _MARKS: tuple[tuple[str, str], ...] = (
     ("<function=", "xml"),
     ("[TOOL_CALLS]", "mistral"),
     ("<tool_call>", "hermes"),
+    ("<|tool_list_start|>", "lfm2"),
+    ("<|tool_call_start|>", "lfm2"),
     ("<|python_start|>", "pythonic"),
     ("[func_name1(", "pythonic"),
     ("<|python_tag|>", "llama3"),
@@ -185,7 +199,7 @@ def detect_reasoning(template: str | None) -> ReasoningTags | None:
     if "<|channel|>" in template:
         return REASONING["gpt-oss"]
     for pair in REASONING.values():
-        if pair.open in template or pair.close in template:
+        if not pair.channels and (pair.open in template or pair.close in template):
             return pair
     return None
 
@@ -224,4 +238,7 @@ def write_call(syntax: Syntax, call: ToolCall) -> str:
             return f'[TOOL_CALLS][{head}"arguments": {arguments}}}]'
         case "json" | "pythonic":
             return f'{head}"arguments": {arguments}}}'
+        case "deepseek":
+            begin, end = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+            return f"{begin}{call.name}<｜tool▁sep｜>{arguments}{end}<｜tool▁calls▁end｜>"
     return f'<tool_call>\n{head}"arguments": {arguments}}}\n</tool_call>'

@@ -12,11 +12,12 @@ What a template cannot render is reshaped (chat/adapt.py), which is decided by r
 once, when a conversation first needs to know.
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import jinja2
@@ -61,17 +62,22 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What a template renders. ids: how it wants call ids, None = as they are.
+    """What a template renders, and in which form it wants it.
 
-    system, tools (calls and results), tool_list (their definitions), repeats (two turns of one role
-    in a row).
+    system: a system message. tools: calls and results. tool_list: definitions of tools. repeats:
+    two turns of one role in a row. parallel: two calls in one turn. short_ids: call ids of nine
+    letters or digits. text_arguments: arguments as JSON text instead of an object. parts: contents
+    as lists of parts.
     """
 
     system: bool
     tools: bool
     tool_list: bool
     repeats: bool
-    ids: Callable[[str], str] | None = None
+    parallel: bool = True
+    short_ids: bool = False
+    text_arguments: bool = False
+    parts: bool = False
 
 
 def needs_bos(text: str, bos: str | None, add_bos: bool) -> bool:
@@ -221,14 +227,14 @@ class _Job:
 
     def render(self, messages: tuple[Message, ...]) -> Rendered:
         adapted, tools = self._adapt(messages)
-        entries = _entries(adapted, self._ids(adapted))
+        entries = _entries(adapted, self.template.support)
         specs = [_tool_entry(tool) for tool in tools]
         documents = self.kwargs.get("documents")
         mark, end = _free_marks((self.template.source or "", entries, specs, documents))
         variables = self._variables(mark, specs, documents)
         entries = self.template.protect(entries, mark)
         if self.continued:
-            entries[-1]["content"] += end
+            _append(entries[-1], end)
         text = self._run(variables, entries, self.cue and not self.continued, mark, end)
         if self.continued:
             cut = text.rfind(end)
@@ -291,16 +297,13 @@ class _Job:
         exchange = any(m.calls or m.role == "tool" for m in messages)
         if exchange and not template.support.tools:
             messages = adapt.tools_as_text(messages, template.syntax)
+        elif exchange and not template.support.parallel:
+            messages = adapt.one_call_each(messages)
         if messages[0].role == "system" and not template.support.system:
             messages = adapt.system_folded(messages)
         if _repeats(messages) and not template.support.repeats:
             messages = adapt.alternating(messages)
         return messages, tools
-
-    def _ids(self, messages: Sequence[Message]) -> Callable[[str], str] | None:
-        if any(message.calls for message in messages) and self.template.support.tools:
-            return self.template.support.ids
-        return None
 
     def blame(self, messages: tuple[Message, ...], reason: str) -> int | None:
         """The index of the message that a template refuses: the first whose prefix fails so."""
@@ -332,33 +335,45 @@ def _repeats(messages: Sequence[Message]) -> bool:
     return late_system or any(a == b for a, b in pairwise(roles))
 
 
-def _entries(messages: Sequence[Message], ids: Callable[[str], str] | None) -> list[dict[str, Any]]:
+def _entries(messages: Sequence[Message], support: Support) -> list[dict[str, Any]]:
     """Messages as the dictionaries that templates read. Nothing of the history is shared."""
     names = {call.id: call.name for message in messages for call in message.calls}
-    ids = ids or (lambda id: id)
     entries = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": message.text}
         if message.reasoning:
             entry["reasoning_content"] = message.reasoning
         if message.calls:
-            entry["tool_calls"] = [_call_entry(call, ids) for call in message.calls]
+            entry["tool_calls"] = [_call_entry(call, support) for call in message.calls]
         if message.call_id is not None:
-            entry["tool_call_id"] = ids(message.call_id)
+            entry["tool_call_id"] = _id(message.call_id, support)
         name = message.name or names.get(message.call_id or "")
         if name:
             entry["name"] = name
+        if support.parts:
+            entry["content"] = [{"type": "text", "text": entry["content"]}]
         entries.append(entry)
     return entries
 
 
-def _call_entry(call: ToolCall, ids: Callable[[str], str]) -> dict[str, Any]:
-    try:
-        arguments = loads(call.arguments)
-    except ValueError:
-        arguments = call.arguments  # templates that print it still can
+def _append(entry: dict[str, Any], text: str) -> None:
+    if isinstance(entry["content"], str):
+        entry["content"] += text
+    else:
+        entry["content"][-1]["text"] += text
+
+
+def _call_entry(call: ToolCall, support: Support) -> dict[str, Any]:
+    arguments: Any = call.arguments
+    if not support.text_arguments:
+        with contextlib.suppress(ValueError):  # templates that print what is no JSON still can
+            arguments = loads(call.arguments)
     function = {"name": call.name, "arguments": arguments}
-    return {"id": ids(call.id), "type": "function", "function": function}
+    return {"id": _id(call.id, support), "type": "function", "function": function}
+
+
+def _id(id: str, support: Support) -> str:
+    return re.sub(r"[^0-9A-Za-z]", "", id)[-9:].rjust(9, "0") if support.short_ids else id
 
 
 def _tool_entry(tool: ToolSpec) -> dict[str, Any]:
@@ -422,12 +437,12 @@ _PROBE_TOOL = ToolSpec("probe_tool", "probe", {"type": "object", "properties": {
 
 
 def _probe(template: Template) -> Support:
-    """Render a tool exchange with two calls and a few smaller conversations."""
+    """Render a tool exchange, with two calls if possible, and a few smaller conversations."""
 
-    def shows(entries: list[dict[str, Any]], *texts: str, tools: Any = None) -> bool:
+    def shows(messages: Sequence[Message], *texts: str, form: Support, tools: Any = None) -> bool:
         variables = {
             **{f"{name}_token": text for name, text in template.tokens.items()},
-            "messages": entries,
+            "messages": _entries(messages, form),
             "tools": tools,
             "add_generation_prompt": True,
             "enable_thinking": False,
@@ -438,27 +453,32 @@ def _probe(template: Template) -> Support:
             return False
         return all(text in out for text in texts)
 
-    def plain(*turns: str) -> list[dict[str, Any]]:
-        return [dict(zip(("role", "content"), turn.split(" "), strict=True)) for turn in turns]
-
-    def exchange(ids: Callable[[str], str] | None) -> bool:
-        return shows(_entries(_EXCHANGE, ids), "probe_a", "probe_b", "result_a", "result_b")
-
-    lists = shows(plain("user hello"), "probe_tool", "hello", tools=[_tool_entry(_PROBE_TOOL)])
-    native = exchange(None)
-    short = not native and exchange(_short_id)
-    return Support(
-        system=shows(plain("system rules", "user hello"), "rules", "hello"),
-        tools=native or short,
-        tool_list=lists,
-        repeats=shows(plain("user hello", "user again"), "hello", "again"),
-        ids=_short_id if short else None,
+    hello, again, rules = (
+        Message("user", "hello"),
+        Message("user", "again"),
+        Message("system", "rules"),
     )
-
-
-def _short_id(id: str) -> str:
-    """Nine letters or digits, which Mistral's templates insist on."""
-    return re.sub(r"[^0-9A-Za-z]", "", id)[-9:].rjust(9, "0")
+    form = Support(True, True, True, True)
+    if not shows((hello,), "hello", form=form):
+        listed = replace(form, parts=True)
+        form = listed if shows((hello,), "hello", form=listed) else form
+    exchange = None
+    if template.source and "tool" in template.source:
+        for parallel, text, short in product((True, False), (False, True), (False, True)):
+            tried = replace(form, parallel=parallel, text_arguments=text, short_ids=short)
+            messages = _EXCHANGE if parallel else adapt.one_call_each(_EXCHANGE)
+            if shows(messages, "probe_a", "probe_b", "result_a", "result_b", form=tried):
+                exchange = tried
+                break
+    return replace(
+        exchange or form,
+        system=shows((rules, hello), "rules", "hello", form=form),
+        tools=exchange is not None,
+        tool_list=shows(
+            (hello,), "probe_tool", "hello", form=form, tools=[_tool_entry(_PROBE_TOOL)]
+        ),
+        repeats=shows((hello, again), "hello", "again", form=form),
+    )
 
 
 _EXCHANGE = (

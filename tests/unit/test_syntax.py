@@ -84,6 +84,7 @@ ROWS = {
     "gpt-oss": (
         '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"s": "a"}<|call|>'
     ),
+    "lfm2": '<|tool_call_start|>[f(s="a")]<|tool_call_end|>',
     "pythonic": '[f(s="a")]',
     "json": '{"name": "f", "arguments": {"s": "a"}}',
 }
@@ -425,9 +426,10 @@ def test_LAI57_lists_arguments_and_text_around():
 
 
 def test_llama3_builtin_tools_and_code():
-    assert calls('<|python_tag|>brave_search.call(query="x y")', "llama3") == [
-        ("brave_search", {"query": "x y"})
-    ]
+    search = (ToolSpec("brave_search"),)
+    text = '<|python_tag|>brave_search.call(query="x y")'
+    assert calls(text, "llama3", tools=search) == [("brave_search", {"query": "x y"})]
+    assert run(text, "llama3").content == text
     code = "<|python_tag|>import os\nprint(os.name)"
     assert run(code, "llama3").content == code
 
@@ -708,6 +710,7 @@ def test_reasoning_tags_by_template(name):
 
 
 def test_no_reasoning_tags():
+    assert detect_reasoning("<|user|>{{ messages }}<|end|>") is None  # Phi's end of turn
     assert detect_reasoning(None) is None
     assert detect_reasoning("{{ messages }} I think so") is None
 
@@ -730,7 +733,7 @@ def test_values_of_arguments():
 
 @pytest.mark.parametrize("name", [s.name for s in SYNTAXES.values() if s.form])
 def test_calls_are_written_as_they_are_read(name):
-    syntax = SYNTAXES["json" if name == "pythonic" else name]
+    syntax = SYNTAXES[{"pythonic": "json", "gemma": "hermes"}.get(name, name)]
     text = write_call(syntax, ToolCall("1", "f", '{"s": "a"}'))
     assert calls(text, syntax.name) == [("f", {"s": "a"})]
     form = [

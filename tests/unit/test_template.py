@@ -514,6 +514,47 @@ def test_LB50_LB51_LB54_what_a_template_lacks_is_probed_once_by_rendering():
     assert 1 <= counts[0] - counts[1] <= 5
 
 
+def test_LB52_a_template_that_takes_one_call_a_turn_gets_one_call_a_turn():
+    source = TOOLS.replace(
+        "{% for c in m.tool_calls or [] %}",
+        "{% if m.tool_calls | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+        "{% for c in m.tool_calls or [] %}",
+    )
+    template = Template(source)
+    assert (template.support.tools, template.support.parallel) == (True, False)
+    two = ToolCall("call_2", "clock", "{}")
+    turns = (
+        USER,
+        Message("assistant", "Both.", calls=(CALL, two)),
+        Message("tool", "sun", call_id=CALL.id),
+        Message("tool", "noon", call_id="call_2"),
+        Message("user", "thanks"),
+    )
+    text = template.render(turns).plain
+    order = [text.index(part) for part in ("Both.", '"weather"', "sun", '"clock"', "noon")]
+    assert order == sorted(order)
+    assert text.count("sun") == text.count("noon") == text.count("Both.") == 1
+
+
+def test_TG12_a_template_that_wants_arguments_as_text_gets_them_as_written():
+    source = TOOLS.replace(
+        "{{ c.function.arguments | tojson }}", "{{ 'args ' + c.function.arguments }}"
+    )
+    template = Template(source)
+    assert template.support.text_arguments
+    assert f"args {CALL.arguments}" in template.render(EXCHANGE).plain
+
+
+def test_a_template_that_wants_parts_gets_parts():
+    source = (
+        "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text }}{% endfor %}"
+        "{% endfor %}"
+    )
+    template = Template(source)
+    assert template.render((Message("system", "S"), USER)).text == "<system>S<user>hi"
+    assert template.render((USER, Message("assistant", "Su"))).text == "<user>hi<assistant>Su"
+
+
 def test_LB51_a_template_that_takes_the_exchange_is_never_reshaped():
     support = Template(TOOLS).support
     assert support.tools

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from .json_calls import json_calls
 from .tape import (
     MAX_DEPTH,
     Done,
     NotACall,
     Pieces,
+    Reader,
     Tape,
     Tools,
     Wait,
@@ -33,24 +35,29 @@ _QUOTE = re.compile(r"\"\"\"|'''|\"|'")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
-def pythonic(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
-    """[f(a=1), g()] as Llama 4 writes it, between its tags or as the start of the answer."""
-    yield from blank(tape)
-    yield from python_calls(tape, tools, known=not opener)
-    if opener:
-        yield from closing(tape, "<|python_end|>")
+def tagged(closer: str) -> Reader:
+    """[f(a=1), g()] behind a tag, or as the start of the answer, as Llama 4 writes it."""
+
+    def read(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
+        yield from blank(tape)
+        if opener and (yield from peek(tape)) == "{":
+            yield from json_calls(tape, tools, ",")
+        else:
+            yield from python_calls(tape, tools, known=not opener)
+        if opener:
+            yield from closing(tape, closer)
+
+    return read
 
 
 def python_calls(tape: Tape, tools: Tools, known: bool) -> Pieces[None]:
-    """One call, or a list of them. known: only calls of offered tools count."""
+    """Read one call or a list of them. known: the first name must be an offered tool's."""
     start = tape.pos
     if (yield from peek(tape)) == "[":
         tape.pos += 1
         yield from blank(tape)
     name = yield from run(tape, _IDENTIFIER)
-    if (name not in tools and (known or not name.endswith(".call"))) or (
-        yield from peek(tape)
-    ) != "(":
+    if (known and name.removesuffix(".call") not in tools) or (yield from peek(tape)) != "(":
         raise NotACall
     tape.pos = start if tape.text[start] == "[" else tape.pos
     yield from _balanced(tape)

@@ -151,7 +151,7 @@ def llama3(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     if (yield from peek(tape)) in ("{", "["):
         yield from json_calls(tape, tools, ";,", bare=not opener)
     else:
-        yield from python_calls(tape, tools, known=False)
+        yield from python_calls(tape, tools, known=True)
 
 
 def mistral(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
