@@ -3,9 +3,9 @@
 Comes in: an open GGUF file and its Config. Goes out: `KernelForward`, which implements `Forward`.
 It must not know requests, sampling or text.
 
-The C sources in c/ are compiled by tinygrad's CPU compiler and bound as one tinygrad custom kernel on
-tinygrad buffers. tinygrad loads the program and runs it once; from then on its function pointer is
-called directly with a fixed argument block, which costs microseconds, and releases the GIL.
+The C sources in c/ are compiled by tinygrad's CPU compiler and bound as one tinygrad custom kernel
+on tinygrad buffers. tinygrad loads the program and runs it once; from then on its function pointer
+is called directly with a fixed argument block, which costs microseconds, and releases the GIL.
 """
 
 import contextlib
@@ -313,7 +313,7 @@ def _forget(tensor: TensorInfo) -> None:
     """The file's pages of a repacked tensor need not stay in memory."""
     if not hasattr(mmap, "MADV_DONTNEED"):
         return
-    base = tensor.data.base
+    base: Any = tensor.data.base
     while base is not None and not isinstance(base, mmap.mmap | memoryview):
         base = getattr(base, "base", None)
     source = base.obj if isinstance(base, memoryview) else base

@@ -64,8 +64,8 @@ LAYER = np.dtype(
     [(m, MAT) for m in MATRICES] + [(v, "i8") for v in VECTORS] + [("rope", "i4"), ("window", "i4")]
 )
 ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad", "i4")])
-COUNTS = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
-COUNTS += ("gelu", "n_ropes", "max_rows", "max_parts")
+SIZES = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
+COUNTS = (*SIZES, "gelu", "n_ropes", "max_rows", "max_parts")
 REALS = ("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap", "pad")
 STRIDES = ("kv_slot", "kv_layer", "kv_head", "kv_values")
 PLACES = ("x", "h", "qkv", "att", "parts", "trig", "items", "work")
