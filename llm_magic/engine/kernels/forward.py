@@ -28,11 +28,10 @@ from . import layout as lay
 from .layout import KINDS, up
 from .memory import Region
 from .targets import Target, choose, compiled, usable
-from .team import Team, available_cores
+from .team import Command, Team, available_cores
 
 Progress = Callable[[str, int, int], None]
 MAX_ROWS = 512
-MAX_THREADS = 256
 COMMANDS = {"nothing": 0, "step": 1, "pack": 2, "help": 3, "dismiss": 4, "summary": 5}
 FEW_ROWS = 32  # logits of so many rows stay allocated; more are given back after their step
 
@@ -93,7 +92,7 @@ class KernelForward:
         words = lay.JOB_HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
         self._job = Region(words * 4)
         self._words: I32 = self._job.view(np.int32, words)
-        self._team = Team(threads or available_cores(), self._command)
+        self._team = Team(threads or available_cores())
         self._write_plan()
         report("compile", 0, 1)
         self._bind()
@@ -190,7 +189,7 @@ class KernelForward:
 
     def set_threads(self, threads: int) -> None:
         """Share the steps among so many threads from now on."""
-        self._team.resize(max(1, min(threads, MAX_THREADS)))
+        self._team.resize(threads)
 
     @property
     def memory_bytes(self) -> int:
@@ -251,13 +250,8 @@ class KernelForward:
         self._program = get_runtime("CPU", whole)  # the one that has just run
         pointers = [ctypes.c_void_p] * len(self._regions())
         self._call = ctypes.CFUNCTYPE(None, *pointers)(self._program.addr)
+        self._team.bind(_commander(self._call, self._program))
         self._set_arguments()
-
-    def _command(self, name: str) -> None:
-        """Run a command that must not touch the job memory of a step: it has its own."""
-        job = np.zeros(lay.JOB_HEAD, np.int32)
-        job[0] = COMMANDS[name]
-        self._call(job.ctypes.data, *self._arguments[1:])
 
     def _pack(self, report: Progress) -> None:
         """Repack all weights from the file's mapping into tiles."""
@@ -307,6 +301,18 @@ class KernelForward:
             and (not len(want) or (want.min() >= 0 and want.max() < n))
         ):
             raise EngineError("a row of the batch is outside the model's sizes")
+
+
+def _commander(call: Callable[..., None], program: Any) -> Command:
+    """Runs commands that concern the team alone. It keeps the program's code in memory."""
+
+    def command(name: str, team: int) -> None:
+        job = np.zeros(lay.JOB_HEAD, np.int32)
+        job[0] = COMMANDS[name]
+        call(job.ctypes.data, None, None, None, None, None, team)
+        assert program is not None
+
+    return command
 
 
 def _forget(tensor: TensorInfo) -> None:

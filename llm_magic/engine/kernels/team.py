@@ -4,22 +4,27 @@ A helper is a daemon thread of Python that stays inside one compiled function (c
 no GIL, spins briefly for work and then sleeps in the system. The caller never waits for a helper
 that has not taken a task, so a forked child, which has none, just works alone.
 
-Comes in: the bound kernel. Goes out: started and stopped helpers. It must not know models.
+Comes in: a function that runs a kernel command. Goes out: started and stopped helpers. It must not
+know models.
 """
 
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from .memory import Region
 
 # c/team.h, in int32: helpers and spin stand in the fourth cache line, stop beside the sleepers.
 TEAM_BYTES = 512
 _STOP, _HELPERS, _SPIN = 33, 48, 49
+MAX_THREADS = 256
 SPIN_THOUSAND_TICKS = 300  # about 0.1 ms: longer than the gap between the phases of a step
 
 
@@ -47,48 +52,80 @@ def _quota(root: Path) -> int | None:
     return max(1, -(-int(quota) // int(period)))
 
 
+Command = Callable[[str, int], None]  # runs a command that needs no memory but the team's address
+
+
+@dataclass(slots=True)
+class _Crew:
+    """What helpers use; they and the finalizer keep it alive, so that none outlives its memory."""
+
+    memory: Region
+    command: Command
+    words: npt.NDArray[np.int32]
+    pid: int
+    helpers: list[threading.Thread] = field(default_factory=list)
+
+    def dismiss(self) -> None:
+        """Send the helpers home, if they live in this process."""
+        if self.helpers and self.pid == os.getpid():
+            self.command("dismiss", self.memory.address)
+            for helper in self.helpers:
+                helper.join()
+        self.helpers = []
+        self.words[_HELPERS] = self.words[_STOP] = 0
+
+
 class Team:
     """The helpers of one KernelForward. All calls come from the thread that calls its steps.
 
-    call: command -> None, runs the bound kernel with that command on the calling thread.
+    They end with `stop`, with the last reference to the team, or before the interpreter exits.
     """
 
-    def __init__(self, threads: int, call: Callable[[str], None]) -> None:
+    def __init__(self, threads: int) -> None:
         self.memory = Region(TEAM_BYTES)
-        self._words = self.memory.view(np.int32, TEAM_BYTES // 4)
-        self._words[_SPIN] = SPIN_THOUSAND_TICKS
-        self._call = call
-        self._helpers: list[threading.Thread] = []
-        self._pid = os.getpid()
-        self.threads = threads if sys.platform == "linux" else 1  # elsewhere there is no futex
+        words = self.memory.view(np.int32, TEAM_BYTES // 4)
+        words[_SPIN] = SPIN_THOUSAND_TICKS
+        self._words = words
+        self._crew: _Crew | None = None
+        self.threads = _allowed(threads)
+
+    def bind(self, command: Command) -> None:
+        """Name the function that runs kernel commands. It must not refer to this team."""
+        self._crew = _Crew(self.memory, command, self._words, os.getpid())
+        weakref.finalize(self, self._crew.dismiss)
 
     def ready(self) -> None:
         """Start the helpers if they do not run in this process (first step, or after a fork)."""
-        if self._pid != os.getpid():
-            self._pid, self._helpers = os.getpid(), []
+        crew = self._crew
+        if crew is None:
+            return
+        if crew.pid != os.getpid():
+            crew.pid, crew.helpers = os.getpid(), []
             self._words[:_HELPERS] = 0  # the parent's hand-shake, perhaps half done
-        missing = self.threads - 1 - len(self._helpers)
-        if missing > 0:
-            for _ in range(missing):
+        if len(crew.helpers) < self.threads - 1:
+            for _ in range(self.threads - 1 - len(crew.helpers)):
                 helper = threading.Thread(
-                    target=self._call, args=("help",), name="llm_magic kernel", daemon=True
+                    target=crew.command,
+                    args=("help", self.memory.address),
+                    name="llm_magic kernel",
+                    daemon=True,
                 )
                 helper.start()
-                self._helpers.append(helper)
-            self._words[_HELPERS] = len(self._helpers)
+                crew.helpers.append(helper)
+            self._words[_HELPERS] = len(crew.helpers)
 
     def resize(self, threads: int) -> None:
         """Use so many threads from the next step on."""
         if threads < self.threads:
             self.stop()
-        self.threads = threads if sys.platform == "linux" else 1
+        self.threads = _allowed(threads)
 
     def stop(self) -> None:
         """Send the helpers home. They start again with the next step."""
-        if self._helpers and self._pid == os.getpid():
-            self._call("dismiss")
-            for helper in self._helpers:
-                helper.join()
-        self._helpers = []
-        self._words[_HELPERS] = 0
-        self._words[_STOP] = 0
+        if self._crew is not None:
+            self._crew.dismiss()
+
+
+def _allowed(threads: int) -> int:
+    # Elsewhere there is no futex to sleep on.
+    return max(1, min(threads, MAX_THREADS)) if sys.platform == "linux" else 1
