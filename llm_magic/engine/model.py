@@ -11,31 +11,29 @@ loading. What differs between layers is data: the rotation angles come from the 
 a window is a variable, and a layer without one has a window of the whole context.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tinygrad import Tensor, TinyJit, UOp, dtypes
-from tinygrad.device import Buffer, BufferSpec
-from tinygrad.device import Device as TINY
 
 from . import device as devices
+from . import graph
 from .arch import MODEL_WEIGHTS, Config, Rope, layer_weight
 from .forward import F32, I32
 from .gate import Gate
 from .gguf import GGUF, TensorInfo
+from .graph import BLOCK, LANES
+from .programs import Array, Program, Run, Values
 from .quants import decode, dequantize
 
 Say = Callable[[str, int, int], None]  # (stage, done, total)
 
 CHUNK = 8  # rows of the program for prompts: small enough that a step can stop soon
+SIZES = (1, CHUNK)
+FEW = 2  # so many rows take less time alone than in a chunk that is filled up
 MAX_ROWS = 32
-LANES = 16  # outputs that lie beside each other in a matrix, see _Array.panels
-SPLIT = 8  # parts of a dot product for one row, see _product
-BLOCK = 64  # cache positions that attention reads at once
 PIECE = 4096  # rows of a matrix that are decoded at once while loading: bounds the memory for it
 
 
@@ -66,7 +64,9 @@ class Portable:
         self._logits = {t: self._array(t, self._weights.output.shape[0] * LANES) for t in SIZES}
         self._caches = [self._new_cache(n_ctx) for _ in range(n_slots)]
         self._filled = [0] * n_slots  # positions of each slot whose memory was touched
-        self._programs: dict[tuple[str, int], _Program] = {}
+        self._programs: dict[tuple[str, int], Program] = {}
+        self._runs: dict[tuple[int, int], Run] = {}  # (rows, slot) -> all layers
+        self._outputs: dict[int, Run] = {}
         self._rows = np.zeros((CHUNK, config.dim), np.float32)
         self.warm_up(self._say)
 
@@ -117,9 +117,10 @@ class Portable:
                 self._programs["layer", t] = self._build_layer(t)
                 on_progress("compile", 2 * i + 1, 2 * len(SIZES))
                 self._programs["output", t] = self._build_output(t)
+        self._plan()
         on_progress("compile", 2 * len(SIZES), 2 * len(SIZES))
 
-    def _build_layer(self, t: int) -> "_Program":
+    def _build_layer(self, t: int) -> Program:
         weights = self._weights.layers[0]
         cos, sin = self._angles.arrays[self.config.layers[0].rope, t]
         # Capturing runs it once: on a cache of its own, since the real one may be in use.
@@ -131,10 +132,10 @@ class Portable:
         def layer(*args: Any) -> None:
             x, out, cos, sin, *rest = args[: len(inputs)]
             keys, values = rest[len(names) :]
-            at = _Where(*args[len(inputs) :])
+            at = graph.Where(*args[len(inputs) :])
             w = dict(zip(names, rest[: len(names)], strict=True))
-            x = x + _attention(config, w, x, cos, sin, keys, values, at)
-            out.assign(x + _feed_forward(config, w, x)).realize()
+            x = x + graph.attention(config, w, x, cos, sin, keys, values, at)
+            out.assign(x + graph.feed_forward(config, w, x)).realize()
 
         bounds = {
             "first": (0, positions // BLOCK - 1),
@@ -142,21 +143,42 @@ class Portable:
             "position": (0, positions - t),
             "window": (1, positions),
         }
-        program = _Program.build(layer, inputs, bounds)
+        program = Program.build(layer, inputs, bounds)
         for array in cache:
             array.free()
         return program
 
-    def _build_output(self, t: int) -> "_Program":
+    def _build_output(self, t: int) -> Program:
         config = self.config
-        x, logits = self._x[t][0], self._logits[t]
 
-        def output(x: Tensor, norm: Tensor, matrix: Tensor, logits: Tensor) -> None:
-            values = _product(_norm(x, norm, config.norm_eps).contiguous(), matrix)
-            logits.assign(_soft_cap(values, config.logit_softcap)).realize()
+        def output(x: Any, norm: Any, matrix: Any, logits: Any) -> None:
+            logits.assign(graph.output(config, norm, matrix, x)).realize()
 
-        inputs = [x, self._weights.output_norm, self._weights.output, logits]
-        return _Program.build(output, inputs, {})
+        return Program.build(output, self._output_arrays(t), {})
+
+    def _output_arrays(self, t: int) -> list[Array]:
+        weights = self._weights
+        return [self._x[t][0], weights.output_norm, weights.output, self._logits[t]]
+
+    def _plan(self) -> None:
+        """Lay out the runs of a step. Builds no graph."""
+        for t in SIZES:
+            program = self._programs["output", t]
+            self._outputs[t] = Run([(program, self._output_arrays(t))], self.device)
+            for slot in range(self._n_slots):
+                if (t, slot) not in self._runs:
+                    self._runs[t, slot] = self._layer_run(t, self._caches[slot])
+
+    def _layer_run(self, t: int, cache: "_Cache") -> Run:
+        here, there = self._x[t]
+        steps = []
+        for i, layer in enumerate(self.config.layers):
+            cos, sin = self._angles.arrays[layer.rope, t]
+            weights = self._weights.layers[i].values()
+            inputs = [here, there, cos, sin, *weights, cache.keys[i], cache.values[i]]
+            steps.append((self._programs["layer", t], inputs))
+            here, there = there, here
+        return Run(steps, self.device)
 
     # ------------------------------------------------------------------ steps
 
@@ -199,29 +221,22 @@ class Portable:
     def _layers(self, x: F32, slot: int, position: int) -> F32:
         """Run all layers on rows of one slot; float32 [n, dim] after the last."""
         n, t = len(x), 1 if len(x) == 1 else CHUNK
-        here, there = self._x[t]
         self._rows[:n], self._rows[n:] = x, 0.0
-        here.write(self._rows[:t])
+        self._x[t][0].write(self._rows[:t])
         self._angles.write(t, position)
-        program, cache = self._programs["layer", t], self._caches[slot]
-        last_block = (position + t - 1) // BLOCK
-        for i, layer in enumerate(self.config.layers):
-            window = min(layer.window or self._n_ctx, self._n_ctx)
-            first = max(0, position - window + 1) // BLOCK
-            angles = self._angles.arrays[layer.rope, t]
-            weights = self._weights.layers[i].values()
-            program(
-                [here, there, *angles, *weights, cache.keys[i], cache.values[i]],
-                {
-                    "first": first,
-                    "blocks": last_block - first + 1,
-                    "position": position,
-                    "window": window,
-                },
-            )
-            here, there = there, here
+        windows = [layer.window for layer in self.config.layers]
+        values = {window: self._values(t, position, window) for window in set(windows)}
+        self._runs[t, slot]([values[window] for window in windows])
         self._filled[slot] = max(self._filled[slot], position + t)
-        return here.read()[:n]
+        last = self._x[t][self.config.n_layers % 2]
+        return last.read()[:n]
+
+    def _values(self, t: int, position: int, window: int | None) -> Values:
+        """The variables of a layer with this window, for rows from `position` on."""
+        window = min(window or self._n_ctx, self._n_ctx)
+        first = max(0, position - window + 1) // BLOCK
+        blocks = (position + t - 1) // BLOCK - first + 1
+        return {"first": first, "blocks": blocks, "position": position, "window": window}
 
     def _vocabulary(self, hidden: F32) -> F32:
         """Logits of rows that left the last layer: [m, dim] -> [m, n_vocab]."""
@@ -231,11 +246,9 @@ class Portable:
             t = CHUNK if len(hidden) - done > 1 else 1
             n = min(t, len(hidden) - done)
             self._rows[:n], self._rows[n:] = hidden[done : done + n], 0.0
-            x, logits = self._x[t][0], self._logits[t]
-            x.write(self._rows[:t])
-            output = (x, self._weights.output_norm, self._weights.output, logits)
-            self._programs["output", t](output, {})
-            out[done : done + n] = logits.read()[:n, : self.n_vocab]
+            self._x[t][0].write(self._rows[:t])
+            self._outputs[t]([{}])
+            out[done : done + n] = self._logits[t].read()[:n, : self.n_vocab]
             done += n
         return out
 
@@ -252,15 +265,18 @@ class Portable:
     def resize(self, n_ctx: int, n_slots: int) -> None:
         """See Forward.resize. A larger context builds the layer's programs again."""
         n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
-        if n_ctx > self._n_ctx:
-            with self._gate.build():
+        if (n_ctx, n_slots) == (self._n_ctx, self._n_slots):
+            return
+        with self._gate.build():
+            if n_ctx > self._n_ctx:
                 self._grow_context(n_ctx)
-        while self._n_slots < n_slots:
-            self._caches.append(self._new_cache(self._n_ctx))
-            self._filled.append(0)
-            self._n_slots += 1
+            self._caches += [self._new_cache(n_ctx) for _ in range(n_slots - self._n_slots)]
+            self._filled += [0] * (n_slots - self._n_slots)
+            self._n_slots = n_slots
+            self._plan()
 
     def _grow_context(self, n_ctx: int) -> None:
+        self._runs.clear()
         for slot, old in enumerate(self._caches):
             new = self._new_cache(n_ctx)
             for a, b in zip(old.all(), new.all(), strict=True):
@@ -282,8 +298,8 @@ class Portable:
             [self._array(*shape) for _ in range(n)], [self._array(*shape) for _ in range(n)]
         )
 
-    def _array(self, *shape: int) -> "_Array":
-        return _Array(shape, self.device)
+    def _array(self, *shape: int) -> "Array":
+        return Array(shape, self.device)
 
     def close(self) -> None:
         """See Forward.close."""
@@ -298,257 +314,32 @@ class Portable:
         for array in arrays:
             array.free()
         self._programs.clear()
+        self._runs.clear()
+        self._outputs.clear()
         self._caches.clear()
         devices.free_unused(self.device)
 
 
-SIZES = (1, CHUNK)
-
-
 def _chunks(slots: I32) -> Iterator[tuple[int, int]]:
-    """Cut rows into (first, last + 1): one slot each, at most CHUNK rows."""
+    """Cut rows into (first, last + 1): one slot each, CHUNK rows or less, FEW rows alone."""
     first = 0
     for i in range(1, len(slots) + 1):
         if i == len(slots) or slots[i] != slots[first] or i - first == CHUNK:
-            yield first, i
+            if i - first > FEW:
+                yield first, i
+            else:
+                yield from ((row, row + 1) for row in range(first, i))
             first = i
-
-
-# ---------------------------------------------------------------------- the graphs
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The variables of the layer's program: rows position .. position + t - 1 of one slot.
-
-    first, blocks: the part of the cache to read, in blocks. window: rows that a row may see.
-    """
-
-    first: UOp
-    blocks: UOp
-    position: UOp
-    window: UOp
-
-
-def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm over the last axis (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps) * weight."""
-    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
-
-
-def _soft_cap(x: Tensor, cap: float | None) -> Tensor:
-    return x if cap is None else (x / cap).tanh() * cap
-
-
-def _product(x: Tensor, panels: Tensor) -> Tensor:
-    """x [t, inputs] times a matrix in panels [outputs / LANES, inputs, LANES] -> [t, outputs].
-
-    The lanes are outputs that lie beside each other: tinygrad makes vector instructions of them.
-    One row alone has too few outputs for its heuristics, and sums that wait for each other: its dot
-    products are cut into SPLIT parts, which are added afterwards.
-    """
-    t, (n_panels, inputs, lanes) = x.shape[0], panels.shape
-    parts = math.gcd(inputs, SPLIT) if t == 1 else 1
-    x = x.reshape(t, 1, parts, 1, inputs // parts)
-    w = panels.reshape(1, n_panels, parts, inputs // parts, lanes).transpose(-1, -2)
-    sums = (x * w).sum(-1)  # [t, n_panels, parts, lanes]
-    if parts > 1:
-        sums = sums.contiguous()
-    return sums.sum(2).reshape(t, n_panels * lanes)
-
-
-def _rotate(x: Tensor, rope: Rope, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (Su et al. 2021) of x [t, heads, head_dim]; cos, sin [t, 1, dim / 2]."""
-    t, heads, head_dim = x.shape
-    turned, rest = x[..., : rope.dim], x[..., rope.dim :]
-    if rope.pairs == "adjacent":
-        pairs = turned.reshape(t, heads, rope.dim // 2, 2)
-        a, b = pairs[..., 0], pairs[..., 1]
-        turned = Tensor.stack(a * cos - b * sin, a * sin + b * cos, dim=-1)
-        turned = turned.reshape(t, heads, rope.dim)
-    else:
-        a, b = turned[..., : rope.dim // 2], turned[..., rope.dim // 2 :]
-        turned = (a * cos - b * sin).cat(a * sin + b * cos, dim=-1)
-    return turned if rope.dim == head_dim else turned.cat(rest, dim=-1)
-
-
-def _attention(
-    config: Config,
-    w: dict[str, Tensor],
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    at: _Where,
-) -> Tensor:
-    """What attention adds to x [t, dim]. Writes this chunk's rows of keys and values first."""
-    t, kv, head_dim = x.shape[0], config.n_kv_heads, config.head_dim
-    heads, rope = config.n_heads, config.layers[0].rope
-    h = _norm(x, w["attn_norm"], config.norm_eps).contiguous()
-    qkv = _product(h, w["attn_qkv"])
-    if config.qkv_bias:
-        qkv = qkv + w["attn_qkv_bias"]
-    qkv = qkv.contiguous()[:, : (heads + 2 * kv) * head_dim].reshape(t, heads + 2 * kv, head_dim)
-    q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv], qkv[:, heads + kv :]
-    if config.qk_norm:
-        q = _norm(q, w["attn_q_norm"], config.norm_eps).contiguous()
-        k = _norm(k, w["attn_k_norm"], config.norm_eps).contiguous()
-    q = _rotate(q, rope, cos, sin).contiguous()
-    rows = ((at.position, at.position + t), None, None)
-    keys.shrink(rows).assign(_rotate(k, rope, cos, sin))
-    values.shrink(rows).assign(v)
-    out = _attend(config, q, keys, values, at)  # [t, heads * head_dim]
-    out = _product(out, w["attn_output"])[:, : config.dim]
-    if config.output_bias:
-        out = out + w["attn_output_bias"]
-    if config.post_norms:
-        out = _norm(out.contiguous(), w["post_attention_norm"], config.norm_eps)
-    return out
-
-
-def _attend(config: Config, q: Tensor, keys: Tensor, values: Tensor, at: _Where) -> Tensor:
-    """softmax(q k^T) v over the blocks first .. first + blocks - 1 of the cache."""
-    t, kv, head_dim = q.shape[0], config.n_kv_heads, config.head_dim
-    group, n = config.n_heads // kv, at.blocks
-
-    def read(cache: Tensor) -> Tensor:  # -> [kv, blocks, BLOCK, head_dim]
-        blocked = cache.reshape(-1, BLOCK, kv, head_dim)
-        return blocked.shrink(((at.first, at.first + n), None, None, None)).permute(2, 0, 1, 3)
-
-    q = q.reshape(t, kv, group, head_dim).permute(1, 2, 0, 3).reshape(kv, group, t, 1, 1, head_dim)
-    scores = (q * read(keys).reshape(kv, 1, 1, n, BLOCK, head_dim)).sum(-1)
-    scores = _soft_cap(scores * config.attention_scale, config.attention_softcap)
-    blocks = Tensor.arange(keys.shape[0] // BLOCK).shrink(((0, n),)).reshape(1, n, 1) + at.first
-    key = blocks * BLOCK + Tensor.arange(BLOCK).reshape(1, 1, BLOCK)
-    gap = Tensor.arange(t).reshape(t, 1, 1) + at.position - key  # [t, blocks, BLOCK]
-    # Every row sees itself, so no maximum is -inf.
-    scores = ((gap >= 0) & (gap < at.window)).where(scores, -math.inf).contiguous()
-    e = (scores - scores.max((-2, -1), keepdim=True)).exp().contiguous()
-    total = e.sum((-2, -1)).reshape(kv, group, t, 1)
-    parts = 4 if t == 1 else 1  # as in _product
-    v = read(values).reshape(kv, 1, 1, n, BLOCK // parts, parts, head_dim)
-    e = e.reshape(kv, group, t, n, BLOCK // parts, parts, 1)
-    out = (e * v).sum((3, 4))  # [kv, group, t, parts, head_dim]
-    if parts > 1:
-        out = out.contiguous()
-    out = out.sum(3) / total
-    return out.permute(2, 0, 1, 3).reshape(t, config.q_dim).contiguous()
-
-
-def _feed_forward(config: Config, w: dict[str, Tensor], x: Tensor) -> Tensor:
-    """What the gated feed-forward part (Shazeer 2020) adds to x [t, dim]."""
-    x = x.contiguous()
-    h = _norm(x, w["ffn_norm"], config.norm_eps).contiguous()
-    both = _product(h, w["ffn_gate_up"]).contiguous()
-    gate, up = both[:, : config.ff], both[:, config.ff : 2 * config.ff]
-    act = gate.silu() if config.activation == "silu" else _gelu(gate)
-    out = _product((act * up).contiguous(), w["ffn_down"])[:, : config.dim]
-    if config.post_norms:
-        out = _norm(out.contiguous(), w["post_ffw_norm"], config.norm_eps)
-    return out
-
-
-def _gelu(x: Tensor) -> Tensor:
-    """The tanh form (Hendrycks and Gimpel 2016): x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
-    return 0.5 * x * (1.0 + (math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
-
-
-# ---------------------------------------------------------------------- programs and memory
-
-
-class _Array:
-    """float32 memory on a device, zeros at first. On the CPU it is taken as it is touched."""
-
-    def __init__(self, shape: tuple[int, ...], device: str) -> None:
-        self.shape = shape
-        # nolru: zeros from the system rather than what some other buffer left, and no memory
-        # that stays with tinygrad after free().
-        options = BufferSpec(nolru=True)
-        self.buffer = Buffer(device, math.prod(shape), dtypes.float32, options=options).allocate()
-        self.uop = UOp.from_buffer(self.buffer)
-        # Kept, since looking a device up fails while another thread compiles (ALLOW_DEVICE_USAGE).
-        self._device = TINY[device]
-        self.host: F32 | None = None  # the memory itself, where it is the host's
-        if device == "CPU":
-            view = self.buffer.as_memoryview(force_zero_copy=True)
-            self.host = np.frombuffer(view, np.float32).reshape(shape)
-        else:
-            self.write(np.zeros(shape, np.float32))
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * 4
-
-    def tensor(self) -> Tensor:
-        return Tensor(self.uop).reshape(self.shape)
-
-    def write(self, values: F32) -> None:
-        if self.host is not None:
-            self.host[...] = values
-        else:
-            data = np.ascontiguousarray(values, np.float32).reshape(self.shape)
-            self.buffer.allocator._copyin(self.buffer._buf, data.data.cast("B"))
-
-    def read(self) -> F32:
-        """The values; on the CPU a view that the next program may change."""
-        self._device.synchronize()
-        if self.host is not None:
-            return self.host
-        out = np.empty(self.shape, np.float32)
-        self.buffer.allocator._copyout(out.data.cast("B"), self.buffer._buf)
-        return out
-
-    def copy_rows(self, source: "_Array", n: int) -> None:
-        """Take the first n rows of another array. Untouched memory stays untouched on the CPU."""
-        if self.host is not None:
-            self.host[:n] = source.read()[:n]
-        else:
-            values = self.read()
-            values[:n] = source.read()[:n]
-            self.write(values)
-
-    def free(self) -> None:
-        self.host = None
-        if self.buffer.is_allocated():
-            self.buffer.deallocate()
-
-
-class _Program:
-    """A captured graph. Calling it builds nothing: it runs compiled kernels on other memory."""
-
-    def __init__(self, captured: Any) -> None:
-        self._captured = captured
-
-    @classmethod
-    def build(
-        cls,
-        function: Callable[..., None],
-        inputs: Sequence[_Array],
-        bounds: dict[str, tuple[int, int]],
-    ) -> "_Program":
-        """Capture function(*tensors, *variables), run once with the least of each variable."""
-        variables = [UOp.variable(name, *limits).bind(limits[0]) for name, limits in bounds.items()]
-        jit: Any = TinyJit(function)
-        jit.cnt = 1  # capture at once: the uncaptured run before it would build the graph twice
-        jit(*(array.tensor() for array in inputs), *variables)
-        return cls(jit.captured)
-
-    def __call__(self, inputs: Sequence[_Array], values: dict[str, int]) -> None:
-        self._captured([array.uop for array in inputs], values)
-
-    def free(self) -> None:
-        """Free what lies between its kernels."""
-        self._captured.free_intermediates()
 
 
 @dataclass(frozen=True, slots=True)
 class _Cache:
     """Keys and values of one slot, an array [positions, n_kv_heads, head_dim] per layer."""
 
-    keys: list[_Array]
-    values: list[_Array]
+    keys: list[Array]
+    values: list[Array]
 
-    def all(self) -> list[_Array]:
+    def all(self) -> list[Array]:
         return [*self.keys, *self.values]
 
 
@@ -560,7 +351,7 @@ class _Angles:
     """
 
     frequencies: dict[Rope, npt.NDArray[np.float64]]
-    arrays: dict[tuple[Rope, int], tuple[_Array, _Array]] = field(default_factory=dict)
+    arrays: dict[tuple[Rope, int], tuple[Array, Array]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, gguf: GGUF, config: Config, device: str) -> "_Angles":
@@ -572,7 +363,7 @@ class _Angles:
         for rope in ropes:
             for t in SIZES:
                 shape = (t, 1, rope.dim // 2)
-                self.arrays[rope, t] = _Array(shape, device), _Array(shape, device)
+                self.arrays[rope, t] = Array(shape, device), Array(shape, device)
         return self
 
     def write(self, t: int, position: int) -> None:
@@ -583,7 +374,7 @@ class _Angles:
             cos.write(np.cos(angles).astype(np.float32))
             sin.write(np.sin(angles).astype(np.float32))
 
-    def all(self) -> list[_Array]:
+    def all(self) -> list[Array]:
         return [array for pair in self.arrays.values() for array in pair]
 
 
@@ -592,13 +383,13 @@ class _Angles:
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """layers: name -> array, the same names in each; matrices lie in panels, see _product."""
+    """layers: name -> array, the same names in each; matrices lie in panels, see graph.product."""
 
-    output_norm: _Array
-    output: _Array
-    layers: list[dict[str, _Array]]
+    output_norm: Array
+    output: Array
+    layers: list[dict[str, Array]]
 
-    def all(self) -> list[_Array]:
+    def all(self) -> list[Array]:
         return [self.output_norm, self.output, *(a for w in self.layers for a in w.values())]
 
 
@@ -614,7 +405,7 @@ def _load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> _Weights
     stacked = {part for parts in _STACKED.values() for part in parts}
     names = {name: parts for name, parts in _STACKED.items() if parts[0] in config.layer_roles}
     names |= {role: (role,) for role in config.layer_roles if role not in stacked}
-    layers: list[dict[str, _Array]] = []
+    layers: list[dict[str, Array]] = []
     for i in range(config.n_layers):
         say("load", i, config.n_layers + 1)
         layers.append(
@@ -634,7 +425,7 @@ def _load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> _Weights
     return weights
 
 
-def _load(infos: list[TensorInfo], device: str) -> _Array:
+def _load(infos: list[TensorInfo], device: str) -> Array:
     """Tensors with rows under each other, decoded: a vector as it is, a matrix in panels.
 
     Vectors that stand for rows of a matrix (biases) get zeros up to the matrix's padded height.
@@ -644,10 +435,10 @@ def _load(infos: list[TensorInfo], device: str) -> _Array:
         vector = np.concatenate([dequantize(info) for info in infos])
         if len(infos) > 1:
             vector = np.pad(vector, (0, -len(vector) % LANES))
-        array = _Array(vector.shape, device)
+        array = Array(vector.shape, device)
         array.write(vector)
         return array
-    array = _Array((-(-rows // LANES), width, LANES), device)
+    array = Array((-(-rows // LANES), width, LANES), device)
     panels = array.host if array.host is not None else np.zeros(array.shape, np.float32)
     for at, values in _pieces(infos):
         whole = len(values) // LANES * LANES

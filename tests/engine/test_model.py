@@ -567,6 +567,15 @@ def test_steps_beside_user_code_that_captures_and_computes(llama):
     assert rounds
 
 
+def test_a_step_on_the_cpu_is_a_few_calls_without_the_gil(llama):
+    """No Python between kernels: a cell that computes in Python would be waited for at each."""
+    forward, _ = llama
+    tables = [run._table for run in [*forward._runs.values(), *forward._outputs.values()]]
+    assert len(tables) == 2 * forward.n_slots + 2
+    assert all(table is not None for table in tables)
+    assert all(len(table._rows) > forward.config.n_layers for table in tables[:-2])
+
+
 def test_the_users_tinygrad_settings_change_nothing(llama, tmp_path):
     from tinygrad.helpers import BEAM, Context
 
