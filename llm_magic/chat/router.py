@@ -18,6 +18,7 @@ that markup swallows and the text of unreadable calls do not count.
 """
 
 import codecs
+import logging
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,8 @@ from .markup.tape import (
     until,
 )
 from .syntax import ReasoningTags, Syntax, new_call_id, schemas
+
+_log = logging.getLogger(__name__)
 
 RouterEvent = Delta | CallDelta | CallDone
 
@@ -317,6 +320,7 @@ class Router:
                 tape.pos = 0  # an answer like any other
                 return
             raw = tape.drop(tape.pos)
+            _log.info("shown as text, since it is no tool call: %.200r", raw)
             self._raw(raw if len(self.calls) == before else raw[blank_head(raw) :])
             return
         finally:

@@ -12,7 +12,6 @@ What a template cannot render is reshaped (chat/adapt.py), which is decided by r
 once, when a conversation first needs to know.
 """
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,9 @@ import jinja2
 from ..errors import TemplateError
 from ..events import Message, ToolCall, ToolSpec
 from . import adapt, sandbox
-from .markup.values import loads
+from .entries import Support, append_text, message_entries, tool_entry
 from .syntax import ReasoningTags, detect_reasoning, detect_syntax, opens_reasoning
+from .turns import PRESETS
 
 TOKEN_NAMES = ("bos", "eos", "unk", "pad", "sep")
 # Unicode noncharacters first; private use after them, for texts that hold all of those.
@@ -58,26 +58,6 @@ class Rendered:
     @property
     def plain(self) -> str:
         return self.text.replace(self.mark, "") if self.mark else self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """What a template renders, and in which form it wants it.
-
-    system: a system message. tools: calls and results. tool_list: definitions of tools. repeats:
-    two turns of one role in a row. parallel: two calls in one turn. short_ids: call ids of nine
-    letters or digits. text_arguments: arguments as JSON text instead of an object. parts: contents
-    as lists of parts.
-    """
-
-    system: bool
-    tools: bool
-    tool_list: bool
-    repeats: bool
-    parallel: bool = True
-    short_ids: bool = False
-    text_arguments: bool = False
-    parts: bool = False
 
 
 def needs_bos(text: str, bos: str | None, add_bos: bool) -> bool:
@@ -227,14 +207,14 @@ class _Job:
 
     def render(self, messages: tuple[Message, ...]) -> Rendered:
         adapted, tools = self._adapt(messages)
-        entries = _entries(adapted, self.template.support)
-        specs = [_tool_entry(tool) for tool in tools]
+        entries = message_entries(adapted, self.template.support)
+        specs = [tool_entry(tool) for tool in tools]
         documents = self.kwargs.get("documents")
         mark, end = _free_marks((self.template.source or "", entries, specs, documents))
         variables = self._variables(mark, specs, documents)
         entries = self.template.protect(entries, mark)
         if self.continued:
-            _append(entries[-1], end)
+            append_text(entries[-1], end)
         text = self._run(variables, entries, self.cue and not self.continued, mark, end)
         if self.continued:
             cut = text.rfind(end)
@@ -335,66 +315,6 @@ def _repeats(messages: Sequence[Message]) -> bool:
     return late_system or any(a == b for a, b in pairwise(roles))
 
 
-def _entries(messages: Sequence[Message], support: Support) -> list[dict[str, Any]]:
-    """Messages as the dictionaries that templates read. Nothing of the history is shared."""
-    names = {call.id: call.name for message in messages for call in message.calls}
-    entries = []
-    for message in messages:
-        entry: dict[str, Any] = {"role": message.role, "content": message.text}
-        if message.reasoning:
-            entry["reasoning_content"] = message.reasoning
-        if message.calls:
-            entry["tool_calls"] = [_call_entry(call, support) for call in message.calls]
-        if message.call_id is not None:
-            entry["tool_call_id"] = _id(message.call_id, support)
-        name = message.name or names.get(message.call_id or "")
-        if name:
-            entry["name"] = name
-        if support.parts:
-            entry["content"] = [{"type": "text", "text": entry["content"]}]
-        entries.append(entry)
-    return entries
-
-
-def _append(entry: dict[str, Any], text: str) -> None:
-    if isinstance(entry["content"], str):
-        entry["content"] += text
-    else:
-        entry["content"][-1]["text"] += text
-
-
-def _call_entry(call: ToolCall, support: Support) -> dict[str, Any]:
-    arguments: Any = call.arguments
-    if not support.text_arguments:
-        with contextlib.suppress(ValueError):  # templates that print what is no JSON still can
-            arguments = loads(call.arguments)
-    function = {"name": call.name, "arguments": arguments}
-    return {"id": _id(call.id, support), "type": "function", "function": function}
-
-
-def _id(id: str, support: Support) -> str:
-    return re.sub(r"[^0-9A-Za-z]", "", id)[-9:].rjust(9, "0") if support.short_ids else id
-
-
-def _tool_entry(tool: ToolSpec) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": _plain(tool.parameters),
-    }
-    return {"type": "function", "function": function}
-
-
-def _plain(value: Any) -> Any:
-    """Dictionaries and lists instead of other mappings and sequences, for tojson."""
-    match value:
-        case Mapping():
-            return {key: _plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-    return value
-
-
 def _texts(value: Any) -> Iterator[str]:
     match value:
         case str():
@@ -442,7 +362,7 @@ def _probe(template: Template) -> Support:
     def shows(messages: Sequence[Message], *texts: str, form: Support, tools: Any = None) -> bool:
         variables = {
             **{f"{name}_token": text for name, text in template.tokens.items()},
-            "messages": _entries(messages, form),
+            "messages": message_entries(messages, form),
             "tools": tools,
             "add_generation_prompt": True,
             "enable_thinking": False,
@@ -475,7 +395,7 @@ def _probe(template: Template) -> Support:
         system=shows((rules, hello), "rules", "hello", form=form),
         tools=exchange is not None,
         tool_list=shows(
-            (hello,), "probe_tool", "hello", form=form, tools=[_tool_entry(_PROBE_TOOL)]
+            (hello,), "probe_tool", "hello", form=form, tools=[tool_entry(_PROBE_TOOL)]
         ),
         repeats=shows((hello, again), "hello", "again", form=form),
     )
@@ -496,58 +416,3 @@ _EXCHANGE = (
     Message("assistant", "answer"),
     Message("user", "thanks"),
 )
-
-# ----------------------------------------------------------------------------- no template
-
-
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """A turn format. head and foot hold {role} and {eos}; roles: (head, foot) where they differ by
-    role, and then only these roles exist. needs: a control string without which it is not used."""
-
-    name: str
-    head: str = ""
-    foot: str = ""
-    needs: str = ""
-    roles: tuple[tuple[str, str, str], ...] = ()
-
-    def write(self, messages: Sequence[Mapping[str, Any]], cue: bool, eos: str) -> str:
-        parts = []
-        for message in messages:
-            head, foot = self._around(message["role"], eos)
-            parts.append(head + message["content"] + foot)
-        if cue:
-            parts.append(self._around("assistant", eos)[0])
-        return "".join(parts)
-
-    def _around(self, role: str, eos: str) -> tuple[str, str]:
-        for name, head, foot in self.roles:
-            if name == role:
-                return head, foot.replace("{eos}", eos)
-        if self.roles:
-            raise TemplateError(f"role {role!r} does not exist in the turn format {self.name!r}")
-        return self.head.replace("{role}", role), self.foot.replace("{eos}", eos)
-
-
-_LLAMA3 = Turns(
-    "llama3", "<|start_header_id|>{role}<|end_header_id|>\n\n", "{eos}", "<|start_header_id|>"
-)
-_GLM4 = Turns("glm4", "<|{role}|>", "", "<|user|>")
-_QWEN2 = Turns("qwen2", "<|im_start|>{role}\n", "{eos}\n", "<|im_start|>")
-
-# By the name of the pre-tokenizer.
-PRESETS: dict[str, Turns] = {
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "llama-bpe": _LLAMA3,
-    "qwen2": _QWEN2,
-    "kimi-k2": Turns("kimi-k2", "<|im_{role}|>{role}<|im_middle|>", "{eos}", "<|im_middle|>"),
-    "olmo": Turns("olmo", "<|{role}|>\n", "\n"),
-    "glm4": _GLM4,
-    "chatglm-bpe": _GLM4,
-    "tekken": Turns(
-        "tekken",
-        needs="[INST]",
-        roles=(("user", "[INST]", "[/INST]"), ("assistant", "", "{eos}")),
-    ),
-}

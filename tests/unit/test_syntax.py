@@ -244,6 +244,13 @@ def test_B046_TG46_TG49_what_is_no_call_is_content_to_the_letter(text):
         assert outcome.finish == "stop"
 
 
+def test_TG46_a_failed_call_is_logged(caplog):
+    with caplog.at_level("INFO", logger="llm_magic"):
+        run('<tool_call>{"name": 5}</tool_call>')
+    assert "no tool call" in caplog.text
+    assert '"name": ' in caplog.text
+
+
 def test_TG45_TG50_an_unclosed_call_behind_a_closed_one():
     text = ROWS["hermes"] + '\n<tool_call>{"name": "g", "arguments": {}}'
     assert calls(text, reason="stop") == [("f", {"s": "a"}), ("g", {})]
