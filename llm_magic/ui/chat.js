@@ -9,6 +9,11 @@ const ICONS = {
 };
 
 const PROMPT = "Message";
+// With Ctrl or Command these edit text; all other combinations belong to the front end.
+const EDITING = new Set(
+  "a c v x z y enter backspace delete arrowleft arrowright arrowup arrowdown home end control meta"
+    .split(" "),
+);
 const HELLO_AGAIN = 1500; // ms until a silent kernel is mentioned
 
 function node(tag, className, props = {}, children = []) {
@@ -220,6 +225,11 @@ class ChatView {
 
   key(event) {
     event.stopPropagation();
+    if (!event.isTrusted) return;
+    if ((event.ctrlKey || event.metaKey) && !EDITING.has(event.key.toLowerCase())) {
+      this.forward(event);
+      return;
+    }
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       this.send();
@@ -227,6 +237,14 @@ class ChatView {
       event.preventDefault();
       this.stop();
     }
+  }
+
+  // Saving and the like are the front end's, wherever the cursor is.
+  forward(event) {
+    const { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey } = event;
+    const copy = { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey };
+    const twin = new KeyboardEvent("keydown", { ...copy, bubbles: true, cancelable: true });
+    if (!this.root.parentElement.dispatchEvent(twin)) event.preventDefault();
   }
 
   grow() {

@@ -22,7 +22,7 @@ from ..chat.reply import Reply
 from ..events import Message, Progress
 from ..hub import hub
 from ..llm import LLM
-from . import transcript
+from . import html, transcript
 from .pump import Pump
 
 VERSION = 1
@@ -52,7 +52,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._options = options
         self.system = system
         super().__init__(state={"v": VERSION, "model": self.model, "turns": []})
-        self._pump = Pump(_Port(self))
+        self._pump = Pump(_Port(self), html.markdown)
         self._display_id = f"llm-chat-{self.model_id}"
         self._transcript = transcript.bundle((), self.model)
         self._cell: Any = None  # parent header of the cell that shows this chat
@@ -141,13 +141,6 @@ class _Port:
     @property
     def name(self) -> str:
         return self._chat.model
-
-    def waits(self) -> bool:
-        return not self._loaded() and hub.gate.closed
-
-    def _loaded(self) -> bool:
-        llm = self._chat._llm
-        return isinstance(llm, LLM) or hub.get(self.name) is not None
 
     def open(self, messages: tuple[Message, ...], progress: Callable[[Progress], None]) -> Any:
         chat = self._chat

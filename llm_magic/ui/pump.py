@@ -58,10 +58,6 @@ class Port(Protocol):
         """The model's name, for people."""
         ...
 
-    def waits(self) -> bool:
-        """Whether `open` must wait for a running cell before it can load the model."""
-        ...
-
     def open(self, messages: tuple[Message, ...], progress: Callable[[Progress], None]) -> Any:
         """Load the model if need be and submit a request: a stream with `.reply`. May take long."""
         ...
@@ -298,10 +294,7 @@ class Pump:
         self._run = run
         self._idle.clear()
         self._redraw(user.parent)
-        if self._port.waits():
-            self._set_phase("wait", f"Waiting for the running cell, then loading {self._port.name}")
-        else:
-            self._set_phase("start", "Starting")
+        self._set_phase("start", "Starting")
         messages = self.turns.messages(user)
         threading.Thread(
             target=self._read, args=(run, messages), name="llm-chat-reader", daemon=True
@@ -341,6 +334,10 @@ class Pump:
         match event:
             case Queued(ahead):
                 self._set_phase("queued", f"Waiting for {ahead} other request{'s' * (ahead != 1)}")
+            case Progress("wait"):
+                self._set_phase(
+                    "wait", f"{self._port.name} is loaded when the running cell has ended"
+                )
             case Progress(stage, done, total):
                 self._set_phase(
                     stage, f"{_STAGES.get(stage, stage)} {self._port.name}", done, total
@@ -439,7 +436,12 @@ class Pump:
             self._idle.set()
 
 
-_STAGES = {"download": "Downloading", "load": "Loading", "compile": "Compiling"}
+_STAGES = {
+    "download": "Downloading",
+    "load": "Loading",
+    "compile": "Compiling",
+    "weights": "Preparing",
+}
 _NOTES = {
     "interrupted": "stopped",
     "cancelled": "stopped",

@@ -1,18 +1,15 @@
 """Fixtures of the browser tests: one Chromium and one server of each kind for the whole run."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # harness.py, under --import-mode=importlib
 
 pytest.importorskip("playwright.sync_api", reason="pip install -e '.[test]'")
 pytest.importorskip("jupyterlab", reason="pip install -e '.[lab]'")
 
-from harness import CHROMIUM_FLAGS, Jupyter
 from playwright.sync_api import Browser, sync_playwright
+
+from .harness import CHROMIUM_FLAGS, Jupyter
 
 
 @pytest.fixture(scope="session")

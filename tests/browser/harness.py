@@ -1,8 +1,8 @@
 """A real JupyterLab or Notebook 7 with a real kernel, driven through Debian's Chromium.
 
 Comes in: cells and what a person does. Goes out: what the page shows, and the saved notebook. The
-server runs on a free port of the loopback interface, with settings, runtime files and IPython profile
-in a temporary folder, so that nothing of the machine's user takes part.
+server runs on a free port of the loopback interface, with settings, runtime files and IPython
+profile in a temporary folder, so that nothing of the machine's user takes part.
 """
 
 import json
@@ -53,7 +53,9 @@ class Jupyter:
         self.token = secrets.token_hex(16)
         self.settings = home / "settings"
         self.root.mkdir(parents=True, exist_ok=True)
-        self.set("@jupyterlab/apputils-extension/notification", fetchNews="false", checkForUpdates=False)
+        self.set(
+            "@jupyterlab/apputils-extension/notification", fetchNews="false", checkForUpdates=False
+        )
         places = {
             "JUPYTER_CONFIG_DIR": home / "config",
             "JUPYTER_DATA_DIR": home / "data",
@@ -88,7 +90,9 @@ class Jupyter:
             except OSError:
                 time.sleep(0.2)
         self.stop()
-        raise RuntimeError(f"Jupyter did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
+        raise RuntimeError(
+            f"Jupyter did not start:\n{self.log.read_text(errors='replace')[-4000:]}"
+        )
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -103,7 +107,7 @@ class Jupyter:
         return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
 
     def set(self, plugin: str, **values: Any) -> None:
-        """A user setting, e.g. set("@jupyterlab/apputils-extension/themes", theme="JupyterLab Dark")."""
+        """A user setting of JupyterLab, by the plugin that reads it."""
         file = self.settings / f"{plugin}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
@@ -116,7 +120,9 @@ class Jupyter:
         """A notebook file of these code cells."""
         notebook = nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+            metadata={
+                "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+            },
         )
         path = self.root / name
         nbformat.write(notebook, path)

@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness import Jupyter, Notebook
 from playwright.sync_api import Browser, Locator, expect
+
+from .harness import Jupyter, Notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

@@ -30,10 +30,6 @@ class Port:
         self.times: list[float] = []
         self.threads: set[str] = set()
         self.settles = 0
-        self.waiting = False
-
-    def waits(self) -> bool:
-        return self.waiting
 
     def open(self, messages: tuple[Message, ...], progress: Callable[[Progress], None]) -> Any:
         if self.before:
@@ -225,7 +221,7 @@ def test_a_snapshot_in_the_middle_of_an_answer_continues_seamlessly() -> None:
     at = next(i for i, m in enumerate(port.posted) if m.get("to") == "late")
     snapshot = port.posted[at]
     assert 0 < len("".join(snapshot["ops"][0]["turns"][1]["answer"])) < 60
-    later = [m for m in port.posted[at + 1 :]]
+    later = port.posted[at + 1 :]
     assert [m["seq"] for m in later] == [snapshot["seq"] + i + 1 for i in range(len(later))]
     assert Page([snapshot, *later]).answer() == plain(
         "one two three four five six seven eight nine ten"

@@ -1,0 +1,195 @@
+"""The chat widget in a real kernel; the client plays the page: comm messages and displays."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from .harness import Kernel, Message, kernel
+
+pytestmark = pytest.mark.kernel
+
+SCRIPT = """
+import time
+import llm_magic
+from llm_magic.llm import LLM
+from llm_magic.chat.scripted import Scripted
+
+def answer(request):
+    asked = request.prompt[-1].text
+    return " ".join(f"word{i}" for i in range(60)) if "long" in asked else f"You said: {asked}"
+
+chat = llm_magic.Chat(LLM(Scripted(answer, delay=0.05)))
+"""
+
+
+@pytest.fixture
+def running() -> Iterator[Kernel]:
+    with kernel() as found:
+        found.run(SCRIPT).check()
+        yield found
+
+
+def open_comm(found: Kernel, code: str = "chat") -> str:
+    """Show the chat; the id of its comm."""
+    run = found.run(code).check()
+    view = next(m for m in run.frames if "application/vnd.jupyter.widget-view+json" in m.data)
+    return str(view.data["application/vnd.jupyter.widget-view+json"]["model_id"])
+
+
+def click(found: Kernel, comm: str, content: dict[str, Any], subshell: str | None = None) -> str:
+    """Send what the page would send."""
+    data = {"method": "custom", "content": content}
+    message = found.client.session.msg("comm_msg", {"comm_id": comm, "data": data})
+    message["header"]["subshell_id"] = subshell
+    found.client.shell_channel.send(message)
+    return str(message["header"]["msg_id"])
+
+
+def collect(
+    found: Kernel, enough: Callable[[list[Message]], bool], seconds: float = 30
+) -> list[Message]:
+    """Messages until there are enough."""
+    seen: list[Message] = []
+    start = time.monotonic()
+    while not enough(seen):
+        seen.append(found._next(start, seconds - (time.monotonic() - start)))
+    return seen
+
+
+def ops(messages: list[Message], comm: str) -> list[dict[str, Any]]:
+    """The operations that the chat of this comm sent."""
+    sent = [m for m in messages if m.kind == "comm_msg" and m.content.get("comm_id") == comm]
+    contents = [m.data.get("content", {}) for m in sent if m.data.get("method") == "custom"]
+    return [op for content in contents for op in content["ops"]]
+
+
+def done(comm: str) -> Callable[[list[Message]], bool]:
+    """Until a turn has ended and its transcript was updated."""
+    return lambda messages: any(
+        m.kind == "update_display_data" and "1 turn" in m.data["text/plain"] for m in messages
+    )
+
+
+def subshell_of(found: Kernel) -> str:
+    """A new subshell, as JupyterLab makes one for widgets."""
+    request = found.client.session.msg("create_subshell_request", {})
+    found.client.control_channel.send(request)
+    while True:
+        reply = found.client.get_control_msg(timeout=30)
+        if reply["parent_header"].get("msg_id") == request["header"]["msg_id"]:
+            return str(reply["content"]["subshell_id"])
+
+
+def test_it_shows_a_view_and_a_transcript_and_no_result(running: Kernel) -> None:
+    run = running.run("chat").check()
+    assert [m.kind for m in run.frames] == ["display_data", "display_data"]
+    assert run.result is None
+    assert run.frames[0].data["text/plain"] == "<Chat with scripted: 0 turns>"
+    assert "text/html" in run.final
+    assert "application/vnd.jupyter.widget-view+json" not in run.final
+
+
+def test_a_turn_streams_and_updates_the_transcript(running: Kernel) -> None:
+    comm = open_comm(running)
+    click(running, comm, {"t": "send", "text": "a long one", "nonce": "n"})
+    seen = collect(running, done(comm))
+    assert sum(op["o"] == "tail" for op in ops(seen, comm)) > 5
+    final = [m for m in seen if m.kind == "update_display_data"][-1]
+    assert "word59" in final.data["text/html"]
+    assert running.value("chat.last.text").endswith("word59")
+
+
+# B103
+def test_output_of_a_running_cell_is_its_own(running: Kernel) -> None:
+    comm = open_comm(running)
+    shown = running.run("chat").check()  # the chat belongs to this cell now
+    click(running, comm, {"t": "send", "text": "a long one", "nonce": "n"})
+    run = running.run("for i in range(8):\n    print(i)\n    time.sleep(0.5)").check()
+    later = [] if done(comm)(run.messages + run.others) else collect(running, done(comm))
+    everything = [*run.messages, *run.others, *later]
+    assert run.stream() == "".join(f"{i}\n" for i in range(8))
+    mine = [m for m in everything if m.parent == run.id]
+    outputs = ("display_data", "update_display_data", "execute_result", "error", "clear_output")
+    assert [m.kind for m in mine if m.kind in outputs] == []
+    updates = [m for m in everything if m.kind == "update_display_data"]
+    assert updates
+    assert {m.parent for m in updates} == {shown.id}
+
+
+def test_stop_arrives_on_a_subshell_while_a_cell_runs(running: Kernel) -> None:
+    comm = open_comm(running)
+    subshell = subshell_of(running)
+    cell = running.send("time.sleep(6)")
+    start = time.monotonic()
+    click(running, comm, {"t": "send", "text": "a long one", "nonce": "n"}, subshell)
+    seen = collect(running, lambda seen: any(op["o"] == "tail" for op in ops(seen, comm)), 5)
+    click(running, comm, {"t": "stop"}, subshell)
+    seen += collect(running, lambda seen: any(op["o"] == "done" for op in ops(seen, comm)), 2)
+    assert time.monotonic() - start < 5, "it waited for the cell"
+    assert next(op for op in ops(seen, comm) if op["o"] == "done")["note"] == "stopped"
+    run = running.wait(cell)
+    assert run.ok
+    assert run.seconds > 1
+
+
+def test_a_snapshot_is_answered_while_a_cell_runs_and_an_answer_is_written(running: Kernel) -> None:
+    comm = open_comm(running)
+    subshell = subshell_of(running)
+    cell = running.send("time.sleep(4)")
+    click(running, comm, {"t": "send", "text": "a long one", "nonce": "n"}, subshell)
+    click(running, comm, {"t": "hello", "view": "mine"}, subshell)
+    start = time.monotonic()
+    collect(running, lambda seen: any(m.data.get("content", {}).get("to") == "mine"
+                                      for m in seen if m.kind == "comm_msg"), 3)  # fmt: skip
+    assert time.monotonic() - start < 2
+    running.wait(cell)
+
+
+def test_say_and_wait_from_a_cell(running: Kernel) -> None:
+    running.run("chat.say('hello')\nassert chat.wait(20)").check()
+    assert running.value("chat.last.text") == "You said: hello"
+    assert running.value("repr(chat)") == "<Chat with scripted: 1 turn>"
+    assert running.value("chat.state['turns']") == [
+        ["user", "hello", ""],
+        ["assistant", "You said: hello", ""],
+    ]
+
+
+def test_a_failing_model_shows_its_error_and_prints_nothing(running: Kernel) -> None:
+    comm = open_comm(running, "chat = llm_magic.Chat('no-such-model')\nchat")
+    click(running, comm, {"t": "send", "text": "precious", "nonce": "n"})
+    seen = collect(running, lambda seen: any(op["o"] == "draft" for op in ops(seen, comm)))
+    notice = next(op for op in ops(seen, comm) if op["o"] == "notice")
+    assert "no-such-model" in notice["text"]
+    assert next(op for op in ops(seen, comm) if op["o"] == "draft")["text"] == "precious"
+    assert [m for m in seen if m.kind in ("stream", "error")] == []
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_the_embedded_model_answers_and_its_load_is_shown(running: Kernel) -> None:
+    comm = open_comm(running, "%load_ext llm_magic\nchat = llm_magic.Chat(max_tokens=12)\nchat")
+    click(running, comm, {"t": "send", "text": "Say hello.", "nonce": "n"})
+    seen = collect(running, done(comm), 200)
+    phases = {op["name"] for op in ops(seen, comm) if op["o"] == "phase"}
+    assert phases & {"load", "compile", "weights"}  # each may be too short to be told
+    assert "idle" in phases
+    assert running.value("len(chat.last.tokens)") > 0
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_a_load_asked_for_while_a_cell_runs_waits_and_says_so(running: Kernel) -> None:
+    comm = open_comm(running, "%load_ext llm_magic\nchat = llm_magic.Chat(max_tokens=12)\nchat")
+    subshell = subshell_of(running)
+    cell = running.send("time.sleep(4)\nprint('cell done')")
+    collect(running, lambda seen: any(m.kind == "execute_input" for m in seen))
+    click(running, comm, {"t": "send", "text": "Say hello.", "nonce": "n"}, subshell)
+    waits = lambda seen: any("running cell" in op.get("text", "") for op in ops(seen, comm))  # noqa: E731
+    collect(running, waits, 3)
+    run = running.wait(cell)
+    assert run.stream() == "cell done\n"
+    if not done(comm)(run.others):
+        collect(running, done(comm), 200)
