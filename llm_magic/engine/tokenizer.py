@@ -97,7 +97,12 @@ class Tokenizer:
     # ------------------------------------------------------------------------- text -> ids
 
     def encode(
-        self, text: str, special: bool = True, bos: bool = False, mark: str | None = None
+        self,
+        text: str,
+        special: bool = True,
+        bos: bool = False,
+        mark: str | None = None,
+        start: bool = True,
     ) -> list[int]:
         """The ids of a text.
 
@@ -107,10 +112,12 @@ class Tokenizer:
             removed, and the ids are those of the text without it, except that a control token
             which had a mark inside is not recognised: as if that place were encoded with
             special=False. Marks elsewhere do nothing. One character that the text has not.
+        start: the text starts a text, so it gets the space that the vocabulary may put there;
+            False for what continues a text.
         """
         text = _valid(text)
         cuts: list[int] = []
-        if mark is not None and mark in text:
+        if mark and mark in text:
             plain = text.split(mark)
             text = "".join(plain)
             at = 0
@@ -118,16 +125,16 @@ class Tokenizer:
                 at += len(part)
                 cuts.append(at)
         ids: list[int] = []
-        start, after_special = 0, True
+        done, fresh = 0, start
         for span in self._finder.find(text, special, cuts):
-            if span.start > start:
-                ids += self._plain(text[start : span.start], after_special)
+            if span.start > done:
+                ids += self._plain(text[done : span.start], fresh)
             ids.append(span.id)
-            start, after_special = span.end, True
+            done, fresh = span.end, True
             if span.id in self._vocabulary.rstrip:
-                start += len(text[start:]) - len(text[start:].lstrip(_WHITE))
-        if start < len(text):
-            ids += self._plain(text[start:], after_special)
+                done += len(text[done:]) - len(text[done:].lstrip(_WHITE))
+        if done < len(text):
+            ids += self._plain(text[done:], fresh)
         return self.with_bos(ids) if bos else ids
 
     def with_bos(self, ids: Sequence[int]) -> list[int]:
@@ -215,10 +222,10 @@ class Tokenizer:
 
     # ------------------------------------------------------------------------- inside
 
-    def _plain(self, text: str, after_special: bool) -> list[int]:
-        """Ids of a text without special tokens. after_special: it starts a text or follows one."""
+    def _plain(self, text: str, fresh: bool) -> list[int]:
+        """Ids of a text without special tokens. fresh: it starts a text or follows such a token."""
         if self._vocabulary.spm:
-            if after_special and self._vocabulary.add_space_prefix:
+            if fresh and self._vocabulary.add_space_prefix:
                 text = " " + text
             text = text.replace(" ", "▁")
         ids: list[int] = self._model.encode(text, add_special_tokens=False).ids

@@ -254,6 +254,15 @@ def test_B008_space_before_texts(prefix: bool, text: str, pieces: str) -> None:
     ).replace("</s>", "")
 
 
+def test_a_continuation_gets_no_space_before_it() -> None:
+    tokenizer = build_tokenizer(spm_metadata(PIECES, add_space_prefix=True))
+    whole = tokenizer.encode("hi</s>A hi")
+    assert tokenizer.encode("hi") + tokenizer.encode("</s>A") == whole[:-1]
+    assert whole[-1:] == tokenizer.encode(" hi", start=False)
+    assert tokenizer.encode("hi", start=False) == [tokenizer.id_of("hi")]
+    assert tokenizer.encode("</s>hi", start=False) == [2, tokenizer.id_of("▁hi")]
+
+
 def test_B010_byte_tokens_are_bytes_and_never_their_names() -> None:
     tokenizer = build_tokenizer(spm_metadata(["<", "0", "x", "4", "1", ">", "▁"]))
     ids = [tokenizer.id_of(name) for name in ("<0xED>", "<0x95>", "<0x9C>")]
@@ -325,6 +334,10 @@ def test_spm_merges_follow_scores_leftmost_first(words: list[str], rnd: Any, par
 
 
 # ------------------------------------------------------------------------------ special tokens
+
+
+def test_an_empty_mark_is_no_mark(chat: Tokenizer) -> None:
+    assert chat.encode("a<|im_end|>", mark="") == chat.encode("a<|im_end|>")
 
 
 def test_B013_text_never_becomes_a_control_token_without_special(chat: Tokenizer) -> None:

@@ -8,10 +8,12 @@ The strings are ours; the ids come from llama.cpp's own tokenizer inside xllamac
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -355,6 +357,7 @@ ODD = [
     "\u115f\u1160 hangul fillers \u3164 \uffa0",
     "emoji\ufe0f text\ufe0e",
     "\U0001fadd\U0001f8b2\U0001cc00",
+    "a\u1c89b \ua7cb1 x\U00010d41\U00010d42y 7\U00016d40\U000116d0 \u0897\u1b4e",  # Unicode 16
 ]
 
 
@@ -560,8 +563,9 @@ def _write(name: str, content: dict[str, Any]) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--load"]:
-        Peer(Path(sys.argv[2]), verbosity=4)
-        return
+        Peer(Path(sys.argv[2]), verbosity=4)("")
+        time.sleep(0.5)  # its log comes from another thread
+        os._exit(0)  # a server that is taken down as soon as it is up can hang
     names = {"smollm2": "smollm2", "gemma3": "gemma3-270m"}
     paths = dict(zip(names, map(Path, sys.argv[1:]), strict=False))
     for file, name in names.items():
