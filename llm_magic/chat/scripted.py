@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ..errors import RequestError, UnsupportedError
 from ..events import Finish, Message, Piece, Prefill, Timings, Token, Top, Usage
@@ -164,14 +164,13 @@ class _Play:
 
 
 def _prompt_text(request: Request) -> str:
-    match request.prompt:
-        case str(text):
-            return text
-        case (Message(), *_):
-            turns = (m for m in request.prompt if isinstance(m, Message))
-            return "".join(f"{m.role}: {m.text}\n" for m in turns) + "assistant: "
-        case ids:
-            return " ".join(map(str, ids))
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return prompt
+    if prompt and isinstance(prompt[0], Message):
+        turns = cast("tuple[Message, ...]", prompt)
+        return "".join(f"{m.role}: {m.text}\n" for m in turns) + "assistant: "
+    return " ".join(map(str, prompt))
 
 
 def _id(text: str) -> int:
