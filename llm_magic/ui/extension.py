@@ -58,7 +58,7 @@ class Extension:
 
         if event.command.lstrip("%") != self.magics.magic_name:
             raise TryNext
-        return complete(self.magics, event.text_until_cursor, event.symbol)
+        return complete(event.text_until_cursor, event.symbol)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -32,7 +32,7 @@ from ..events import (
 )
 from ..llm import interruptible
 from ..provider import Stream
-from . import html, views
+from . import bundles, facts, html
 
 RATE = 15.0  # frames a second
 BUDGET = 5.0  # bytes before the last frame, in units of the last frame
@@ -53,7 +53,7 @@ class Screen(Protocol):
     def close(self, note: str) -> None:
         """Nothing came of it: leave the note where progress was shown, nothing where none was."""
 
-    def say(self, fragment: views.Fragment) -> None:
+    def say(self, fragment: bundles.Fragment) -> None:
         """Show something that is not a reply, in the place of the progress."""
 
 
@@ -189,7 +189,7 @@ def describe(event: Queued | Progress | Prefill) -> tuple[str, float | None]:
         case Progress(stage, done, total):
             what = {"download": "downloading", "load": "loading", "compile": "compiling"}
             words = what.get(stage, stage)
-            return (f"{words}: {_amount(stage, done, total)}", _share(done, total))
+            return (f"{words}{_amount(stage, done, total)}", _share(done, total))
 
 
 def _share(done: int, total: int) -> float | None:
@@ -197,10 +197,13 @@ def _share(done: int, total: int) -> float | None:
 
 
 def _amount(stage: str, done: int, total: int) -> str:
-    if stage in ("download", "load"):
-        mega = f"{done / 1e6:,.0f} MB"
+    """ ": 3 of 12", in megabytes where it is bytes; nothing where nothing is known."""
+    if total <= 0 and done < 1e6:
+        return ""
+    if stage in ("download", "load") and max(done, total) >= 1e6:
+        mega = f": {done / 1e6:,.0f} MB"
         return f"{mega} of {total / 1e6:,.0f} MB" if total else mega
-    return f"{done:,} of {total:,}" if total else f"{done:,}"
+    return f": {done:,} of {total:,}" if total else f": {done:,}"
 
 
 # ----------------------------------------------------------------------------- pace
@@ -252,13 +255,13 @@ class CellScreen:
     """One display in the cell's output, updated in place."""
 
     def __init__(
-        self, publish: Publish, look: views.Look, model: str, *, tokens: int | None = None,
+        self, publish: Publish, look: bundles.Look, model: str, *, tokens: int | None = None,
         rate: float = RATE,
     ) -> None:  # fmt: skip
         """publish: shell.display_pub.publish. tokens: the most that may be generated, if known."""
         self._publish = publish
         self._look = look
-        self._model = views.model_name(model)
+        self._model = facts.model_name(model)
         self._saved = look.json_tokens is None or (tokens or sys.maxsize) <= look.json_tokens
         self._id: str | None = None
         self._pace = Pace(rate)
@@ -296,8 +299,8 @@ class CellScreen:
         if running.empty:
             return html.wrap(bar(running.line, running.share), self._note(""))
         text = "".join(running.answer)
-        body = views.body(text, self._look.format) if text else ""
-        speed = views.speed("decode", running.tps())
+        body = bundles.body(text, self._look.format) if text else ""
+        speed = facts.speed("decode", running.tps())
         count = f"{running.tokens:,} token{'' if running.tokens == 1 else 's'}"
         return html.wrap(
             _thinking(running), body, _calling(running), self._note(count, speed),
@@ -308,7 +311,7 @@ class CellScreen:
         return html.note(html.text(self._model), *parts)
 
     def final(self, reply: Reply, note: str = "") -> None:
-        self._send(views.bundle(reply, self._look, note))
+        self._send(bundles.bundle(reply, self._look, note))
 
     def close(self, note: str) -> None:
         if self._id is not None:
@@ -322,7 +325,7 @@ class CellScreen:
             self._id = uuid.uuid4().hex
         self._publish(data, {}, transient={"display_id": self._id}, update=update)
 
-    def say(self, fragment: views.Fragment) -> None:
+    def say(self, fragment: bundles.Fragment) -> None:
         self._send(fragment._repr_mimebundle_())
 
 
@@ -355,7 +358,7 @@ def _calling(running: Running) -> str:
 class StillScreen:
     """Nothing while it runs, one plain display at the end: outputs that can be compared."""
 
-    def __init__(self, publish: Publish, look: views.Look) -> None:
+    def __init__(self, publish: Publish, look: bundles.Look) -> None:
         self._publish = publish
         self._look = look
 
@@ -363,12 +366,12 @@ class StillScreen:
         """Frames in between would be different on every run."""
 
     def final(self, reply: Reply, note: str = "") -> None:
-        self._publish(views.bundle(reply, self._look, note), {})
+        self._publish(bundles.bundle(reply, self._look, note), {})
 
     def close(self, note: str) -> None:
         """Nothing was shown."""
 
-    def say(self, fragment: views.Fragment) -> None:
+    def say(self, fragment: bundles.Fragment) -> None:
         self._publish(fragment._repr_mimebundle_(), {})
 
 
@@ -384,16 +387,16 @@ class QuietScreen:
     def close(self, note: str) -> None:
         """Nothing was shown."""
 
-    def say(self, fragment: views.Fragment) -> None:
+    def say(self, fragment: bundles.Fragment) -> None:
         """Not shown."""
 
 
 class TextScreen:
     """A terminal: the text as it comes, then one line of numbers."""
 
-    def __init__(self, look: views.Look, model: str) -> None:
+    def __init__(self, look: bundles.Look, model: str) -> None:
         self._look = look
-        self._model = views.model_name(model)
+        self._model = facts.model_name(model)
         self._column = 0  # characters of a progress line to wipe
         self._pace = Pace()
         self._start = time.monotonic()
@@ -434,19 +437,19 @@ class TextScreen:
         self._status("")
         if self._last != "\n":
             sys.stdout.write("\n")
-        shown = views.steady(reply) if self._look.docs else reply
-        sys.stdout.write(f"[{views.numbers(shown, note)}]\n")
+        shown = facts.steady(reply) if self._look.docs else reply
+        sys.stdout.write(f"[{facts.numbers(shown, note)}]\n")
         sys.stdout.flush()
 
     def close(self, note: str) -> None:
         self._status("")
 
-    def say(self, fragment: views.Fragment) -> None:
+    def say(self, fragment: bundles.Fragment) -> None:
         self._status("")
         sys.stdout.write(f"{fragment.plain}\n")
 
 
-def screen(shell: Any, look: views.Look, model: str, *, quiet: bool = False,
+def screen(shell: Any, look: bundles.Look, model: str, *, quiet: bool = False,
            tokens: int | None = None, rate: float = RATE) -> Screen:  # fmt: skip
     """The screen that suits a shell."""
     if quiet:

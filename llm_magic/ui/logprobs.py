@@ -101,9 +101,9 @@ def shaded(reply: Reply) -> str:
 def _best(run: Sequence[Token], summary: str) -> str:
     """Flow, legend and table with as many alternatives as the bytes allow."""
     for tip, row in DETAIL:
-        body = _flow(run[:SHOWN], tip)
+        body = flow(run[:SHOWN], tip)
         if rest := run[SHOWN:]:
-            body += html.fold(f"{len(rest):,} more tokens", _flow(rest, tip))
+            body += html.fold(f"{len(rest):,} more tokens", flow(rest, tip))
         body += _legend(summary) + html.fold("Table of all tokens", _table(run, row))
         if len(body.encode()) <= WEIGHT * len(run) + EXTRA:
             break
@@ -133,11 +133,12 @@ def _paint(step: Shade, inner: str, title: str = "") -> str:
     return f'<span class="{step.css}"{tip} {look}>{inner}</span>{mark}'
 
 
-def _flow(run: Sequence[Token], tip: int) -> str:
-    return f'<pre style="{html.FLOW}">' + "".join(_in_flow(token, tip) for token in run) + "</pre>"
+def flow(run: Sequence[Token], tip: int = 2) -> str:
+    """The tokens in their order, shaded and marked; `tip` alternatives in each tooltip."""
+    return f'<pre style="{html.FLOW}">' + "".join(_inflow(token, tip) for token in run) + "</pre>"
 
 
-def _in_flow(token: Token, tip: int) -> str:
+def _inflow(token: Token, tip: int) -> str:
     inner = html.escape(tokens.flowing(token.bytes)[:60])
     if token.trimmed:
         inner = f"<s>{inner}</s>"
@@ -173,6 +174,95 @@ def _table(run: Sequence[Token], count: int) -> str:
         '<table style="font-size:12px;margin:4px 0"><thead><tr><th>#<th>token<th>p<th>logprob'
         f"<th>rank<th>most likely</thead><tbody>{rows}</tbody></table>"
     )
+
+
+# ----------------------------------------------------------------------------- one position
+
+
+def entropy(token: Token) -> float | None:
+    """A lower bound of the entropy at a token's place, in bits; None without alternatives.
+
+    The known candidates as they are, and all others as if they were one: splitting them up can only
+    add to it.
+    """
+    known = {a.id if a.id is not None else a.bytes: a.logprob for a in token.top}
+    if not known:
+        return None
+    known.setdefault(token.id if token.id is not None else token.bytes, token.logprob)
+    shares = [p for p in map(probability, known.values()) if p]
+    rest = 1.0 - math.fsum(shares)
+    if rest > 1e-9:
+        shares.append(rest)
+    return max(0.0, -math.fsum(p * math.log2(p) for p in shares))
+
+
+def alternatives(reply: Reply, i: int) -> tuple[str, str]:
+    """What else stood at token i, as HTML and as text. IndexError names how many there are."""
+    count = len(reply.tokens)
+    if not -count <= i < count:
+        raise IndexError(f"token {i}: the reply has {count} tokens")
+    i %= count
+    token = reply.tokens[i]
+    before = b"".join(t.bytes for t in reply.tokens[:i]).decode("utf-8", "replace")[-60:]
+    rows = _candidates(token)
+    head = f"token {i} after {before!r}" if before else f"token {i}"
+    bits = entropy(token)
+    facts = [head, f"entropy at least {bits:.2f} bits" if bits is not None else ""]
+    if token.masked:
+        facts.append(f"{percent(token.masked)} of the probability was forbidden")
+    cells = [
+        (mark, f"<code>{html.escape(name)}</code>", html.text(p), lp, _meter(share), rank)
+        for mark, name, p, lp, share, rank in rows
+    ]
+    page = html.note(*(html.text(f) for f in facts if f)) + html.table(
+        ("", "token", "p", "logprob", "", "rank"), cells, numbers=(2, 3)
+    )
+    lines = [f"{mark:1} {name:20} {p:>5} {lp:>7}" for mark, name, p, lp, _, _ in rows]
+    return page, "\n".join([" · ".join(f for f in facts if f), *lines])
+
+
+def _candidates(token: Token) -> list[tuple[str, str, str, str, float, str]]:
+    """(mark, token, p, logprob, share, rank) by falling probability; → is what was taken."""
+    rows = []
+    for n, top in enumerate(token.top, 1):
+        taken = top.id == token.id and top.bytes == token.bytes
+        mark = "→" if taken else "" if top.allowed else "✗"
+        rows.append((mark, top.bytes, top.logprob, str(n)))
+    if not any(mark == "→" for mark, *_ in rows):
+        rank = "" if token.rank is None else f"{token.rank:,}"
+        rows.append(("→", token.bytes, token.logprob, rank))
+    return [
+        (mark, tokens.alone(data), percent(probability(lp)), nats(lp), probability(lp) or 0.0, rank)
+        for mark, data, lp, rank in rows
+    ]
+
+
+def _meter(share: float) -> str:
+    """A bar of blocks: text, so that it stays where style goes."""
+    eighths = round(share * 80)
+    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8].strip())
+
+
+def surprises(reply: Reply, count: int = 5) -> str:
+    """The least likely tokens of a text and what the model expected there, as an HTML table."""
+    scored = [(t.logprob, i) for i, t in enumerate(reply.tokens) if t.logprob is not None]
+    worst = sorted(sorted(scored)[:count], key=lambda pair: pair[1])
+    rows = []
+    for logprob, i in worst:
+        if logprob > math.log(0.5):
+            continue
+        token = reply.tokens[i]
+        before = b"".join(t.bytes for t in reply.tokens[max(0, i - 8) : i]).decode(
+            "utf-8", "replace"
+        )
+        word = html.escape(tokens.flowing(token.bytes))
+        place = f"{html.escape(before[-32:])}<strong>{word}</strong>"
+        rank = "" if token.rank is None else f"{token.rank:,}"
+        rows.append((f"<code>{place}</code>", html.text(percent(probability(logprob))), rank,
+                     _others(token, 3)))  # fmt: skip
+    if not rows:
+        return ""
+    return html.table(("least expected", "p", "rank", "expected instead"), rows, numbers=(1, 2))
 
 
 def nats(logprob: float | None) -> str:

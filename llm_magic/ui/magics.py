@@ -10,13 +10,11 @@ drawn.
 
 import argparse
 import difflib
-import keyword
 import os
-import re
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import traitlets
@@ -34,27 +32,15 @@ from ..errors import EngineError, Interrupted, LLMError
 from ..events import Message
 from ..hub import hub
 from ..llm import LLM
-from . import live, status, views
+from . import bundles, facts, live, options, status, throughput
+from .commands import COMMANDS, scored
 from .interpolate import as_text, interpolate
 
 MAX_TOKENS = 256
-COMMANDS = {
-    "ask": "TEXT: answer one line (with the options of %%llm before the text)",
-    "load": "[NAME] [--ctx N] [--slots N] [--threads N] [--device D]: load and use a model",
-    "unload": "[NAME]: free one model, or all",
-    "models": "which models there are",
-    "status": "what is loaded",
-    "chat": "[-m MODEL] [-s SYSTEM] [options]: a chat beside the cells, on the same engine",
-}
 
 
 def _docs() -> bool:
     return os.environ.get("LLM_MAGIC_DOCS", "").lower() not in ("", "0", "false", "no")
-
-
-def _escapes(text: str) -> str:
-    """A stop string as typed: \\n and \\t mean a line end and a tab."""
-    return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 @magics_class
@@ -86,12 +72,14 @@ class LLMMagics(Magics):  # type: ignore[misc]
         config=True
     )
     save_tokens = traitlets.Int(
-        views.JSON_TOKENS, min=0, allow_none=True,
+        bundles.JSON_TOKENS, min=0, allow_none=True,
         help="Longest answer whose tokens are saved with the notebook; None: every.",
     ).tag(config=True)  # fmt: skip
 
     def __init__(self, shell: Any, **options: Any) -> None:
         super().__init__(shell, **options)
+        self.ledger: list[throughput.Entry] = []
+        self._began = time.monotonic()
         self._replaced: dict[tuple[str, str], Callable[..., Any] | None] = {}
 
     @traitlets.default("docs_mode")
@@ -142,9 +130,9 @@ class LLMMagics(Magics):  # type: ignore[misc]
                 table[name] = earlier
         self._replaced.clear()
 
-    def look(self) -> views.Look:
+    def look(self) -> bundles.Look:
         """The settings that decide how any Reply is shown."""
-        return views.Look(
+        return bundles.Look(
             format=self.format,
             docs=self.docs_mode,
             save_prompt=self.save_prompt,
@@ -160,6 +148,9 @@ class LLMMagics(Magics):  # type: ignore[misc]
     @argument("-m", "--model", help="a model's name or path (see %%llm models)")
     @argument("-s", "--system", help="system prompt")
     @argument("--complete", action="store_true", help="continue the text as it is: no chat")
+    @argument(
+        "--score", action="store_true", help="do not generate: how likely is the text itself?"
+    )
     @argument("--raw", action="store_true", help="leave {{ name }} alone")
     @argument_group("Sampling")
     @argument("-n", "--max-tokens", type=int, help="most tokens of the answer (256)")
@@ -169,7 +160,10 @@ class LLMMagics(Magics):  # type: ignore[misc]
     @argument("--min-p", type=float, help="only tokens at least P times as likely as the likeliest")
     @argument("--seed", type=int, help="same seed, same answer")
     @argument(
-        "--stop", action="append", type=_escapes, help="end before this text; may be repeated"
+        "--stop",
+        action="append",
+        type=options.escapes,
+        help="end before this text; may be repeated",
     )
     @argument_group("Output")
     @argument(
@@ -177,6 +171,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
         help="record the N most likely tokens per step (5), shade the answer by probability",
     )  # fmt: skip
     @argument("-f", "--format", choices=("markdown", "text", "code"), help="how to show the answer")
+    @argument("--show", help="more sections, with commas between: prompt, tokens, stats")
     @argument("-o", "--out", help="bind the Reply to this name (it is also in _llm)")
     @argument("-q", "--quiet", action="store_true", help="show nothing")
     def cell(self, line: str, cell: str) -> None:
@@ -185,33 +180,29 @@ class LLMMagics(Magics):  # type: ignore[misc]
         {{ name }}, with a blank on both sides, becomes the value of a variable: dots and indices
         work, calls do not, and all other braces stay as they are. \\{{ name }} is literal.
         """
-        options = self._parse(line)
         # IPython ends every cell with a line break of its own.
-        self._run(options, cell.removesuffix("\n"))
+        self.run(self.parse(line), cell.removesuffix("\n"))
 
     # ------------------------------------------------------------------ the line
 
     @no_var_expand
     @line_magic("llm")
     def line(self, line: str) -> Any:
-        """Commands of llm_magic. `%llm` alone shows what is loaded.
-
-        ask TEXT        answer one line (options of %%llm may stand before the text)
-        load [NAME]     load a model and use it from now on: [--ctx N] [--slots N] [--threads N]
-                        [--device D]
-        unload [NAME]   free one model, or all
-        models          which models there are
-        status          what is loaded
-        chat            a chat beside the cells, on the same engine: [-m MODEL] [-s SYSTEM]
-        """
         command, _, rest = line.strip().partition(" ")
         if not command:
-            self._show(status.overview(self.magic_name, COMMANDS, hub.loaded(), self._model(None)))
+            usage = [(name, c.usage, c.what) for name, c in COMMANDS.items()]
+            self.show(status.overview(self.magic_name, usage, hub.loaded(), self.name_of(None)))
             return None
-        action = getattr(self, f"_line_{command}", None) if command in COMMANDS else None
-        if action is None:
+        found = COMMANDS.get(command)
+        if found is None:
             raise UsageError(self._no_command(command, line.strip()))
-        return action(rest.strip())
+        with self._brief():
+            return found.run(self, rest.strip())
+
+    # What `%llm?` shows; a decorator would have read the docstring already.
+    line.__doc__ = "Commands of llm_magic. `%llm` alone shows what is loaded.\n\n" + "\n".join(
+        f"%llm {name} {command.usage}\n    {command.what}" for name, command in COMMANDS.items()
+    )
 
     def _no_command(self, command: str, line: str) -> str:
         name = self.magic_name
@@ -222,107 +213,93 @@ class LLMMagics(Magics):  # type: ignore[misc]
         ask = f" To ask the model: %{name} ask {line}" if " " in line or not near else ""
         return f"%{name} {command}: no such command; {there}{ask}"
 
-    def _line_ask(self, rest: str) -> None:
-        given, text = self._split(rest)
-        if not text.strip():
-            raise UsageError(f"%{self.magic_name} ask: there is no text to answer")
-        self._run(self._parse(given), text)
-
-    def _line_load(self, rest: str) -> None:
-        options = _parser(self.magic_name, "load", "name?", "ctx:int", "slots:int", "threads:int",
-                          "device:str").parse_args(_words(rest))  # fmt: skip
-        name = self._model(options.name)
-        screen = live.screen(self.shell, self.look(), name)
-        start = time.monotonic()
-        llm = self._load(name, screen, ctx=options.ctx, slots=options.slots,
-                         threads=options.threads, device=options.device)  # fmt: skip
-        self.model = name
-        screen.say(status.loaded(llm, time.monotonic() - start, steady=self.docs_mode))
-
-    def _line_unload(self, rest: str) -> None:
-        options = _parser(self.magic_name, "unload", "name?").parse_args(_words(rest))
-        gone = hub.unload(options.name)
-        self._show(status.note(f"unloaded {', '.join(gone)}" if gone else "nothing was loaded"))
-
-    def _line_models(self, rest: str) -> None:
-        _parser(self.magic_name, "models").parse_args(_words(rest))
-        self._show(status.models(hub.loaded()))
-
-    def _line_status(self, rest: str) -> None:
-        _parser(self.magic_name, "status").parse_args(_words(rest))
-        self._show(status.table(hub.loaded(), self._model(None)))
-
-    def _line_chat(self, rest: str) -> Any:
-        from .chat import Chat
-
-        options = self._parse(rest)
-        system = options.system if options.system is not None else self.system
-        return Chat(self._model(options.model), system=system or None, **self._sampling(options))
-
     # ------------------------------------------------------------------ one request
 
-    def _run(self, options: argparse.Namespace, text: str) -> None:
-        if options.out is not None and not _is_name(options.out):
-            raise UsageError(f"--out {options.out}: not a Python name")
-        if not options.complete and not text.strip():
+    def run(self, given: argparse.Namespace, text: str) -> None:
+        """Answer, continue or score a text as the options say."""
+        if given.out is not None and not options.is_name(given.out):
+            raise UsageError(f"--out {given.out}: not a Python name")
+        if not given.complete and not text.strip():
             raise UsageError(f"%%{self.magic_name}: the cell has no text to answer")
         with self._brief():
-            prompt, system = self._prompt(options, text)
-            name = self._model(options.model)
-            sampling = self._sampling(options)
-            look = self._look_of(options)
-            screen = live.screen(self.shell, look, name, quiet=options.quiet,
+            prompt, system = self._prompt(given, text)
+            name = self.name_of(given.model)
+            sampling = self.sampling(given)
+            screen = live.screen(self.shell, self._look_of(given), name, quiet=given.quiet,
                                  tokens=sampling["max_tokens"], rate=self.max_rate)  # fmt: skip
-            llm = self._load(name, screen)
-            stream = llm.stream(prompt, system=system, **sampling)
-            reply = live.follow(stream, screen, self._keep)
-            if options.out is not None:
-                self.shell.user_ns[options.out] = reply
+            llm = self.load(name, screen)
+            self._began = time.monotonic()
+            if given.score:
+                reply = self._score(llm, str(prompt), sampling.get("logprobs", 5), screen)
+            else:
+                stream = llm.stream(prompt, system=system, **sampling)
+                reply = live.follow(stream, screen, self.keep)
+            if given.out is not None:
+                self.shell.user_ns[given.out] = reply
+
+    def _score(self, llm: LLM, text: str, top: int, screen: live.Screen) -> Reply:
+        try:
+            reply = scored(llm, text, top)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted while the text was being scored") from None
+        self.keep(reply)
+        screen.final(reply)
+        return reply
 
     def _prompt(
-        self, options: argparse.Namespace, text: str
+        self, given: argparse.Namespace, text: str
     ) -> tuple[str | tuple[Message, ...], str | None]:
-        system = options.system if options.system is not None else self.system or None
-        if not options.raw:
-            text = self._fill(text)
-            system = None if system is None else self._fill(system)
-        if not options.complete:
-            return (Message("user", text),), system
-        if options.system is not None:
-            raise UsageError("--complete continues a text: there is no place for --system")
-        return text, None
+        plain = "--score reads" if given.score else "--complete continues" if given.complete else ""
+        if plain and given.system is not None:
+            raise UsageError(f"{plain} a text as it is: there is no place for --system")
+        system = self.system_of(given)
+        if not given.raw:
+            text = self.fill(text)
+            system = None if system is None else self.fill(system)
+        return (text, None) if plain else ((Message("user", text),), system)
 
-    def _fill(self, text: str) -> str:
+    def fill(self, text: str) -> str:
+        """`text` with the values of `{{ name }}`."""
         formatters = self.shell.display_formatter.formatters
         return interpolate(text, self.shell.user_ns, lambda value: as_text(value, formatters))
 
-    def _sampling(self, options: argparse.Namespace) -> dict[str, Any]:
+    def system_of(self, given: argparse.Namespace) -> str | None:
+        """The system prompt: the option's, else the setting's, else none."""
+        return cast("str | None", given.system if given.system is not None else self.system or None)
+
+    def sampling(self, given: argparse.Namespace) -> dict[str, Any]:
         """Keyword options of LLM.stream. A budget of 0 or less means the default one (LAI-2)."""
-        limit = options.max_tokens
-        logprobs = options.logprobs if options.logprobs is not None else self.logprobs
-        given = {
+        limit = given.max_tokens
+        logprobs = given.logprobs if given.logprobs is not None else self.logprobs
+        found = {
             "max_tokens": limit if limit is not None and limit > 0 else self.max_tokens,
-            "temperature": self.temperature if options.temperature is None else options.temperature,
+            "temperature": self.temperature if given.temperature is None else given.temperature,
             "logprobs": logprobs,
-            **{key: getattr(options, key) for key in ("top_k", "top_p", "min_p", "seed", "stop")},
+            **{key: getattr(given, key) for key in ("top_k", "top_p", "min_p", "seed", "stop")},
         }
-        return {key: value for key, value in given.items() if value is not None}
+        return {key: value for key, value in found.items() if value is not None}
 
-    def _look_of(self, options: argparse.Namespace) -> views.Look:
-        from dataclasses import replace
+    def _look_of(self, given: argparse.Namespace) -> bundles.Look:
+        # A text that is continued or scored is no Markdown: its blanks and line ends count.
+        as_it_is = given.complete or given.score
+        form = given.format or ("text" if as_it_is else self.format)
+        show = _sections(given.show) | ({"surprises"} if given.score else frozenset())
+        return replace(self.look(), format=form, show=show, heat=True if given.score else None)
 
-        # A continued text is no Markdown document: its blanks and line ends are part of it.
-        form = options.format or ("text" if options.complete else self.format)
-        return replace(self.look(), format=form)
-
-    def _keep(self, reply: Reply) -> None:
+    def keep(self, reply: Reply) -> None:
+        """The last reply: `_llm`, and a line in the ledger."""
         self.shell.user_ns["_llm"] = reply
         self.shell.user_ns_hidden["_llm"] = reply
+        seconds = 0.0 if self.docs_mode else time.monotonic() - self._began
+        shown = facts.steady(reply) if self.docs_mode else reply
+        self.ledger.append(throughput.entry(shown, self.shell.execution_count, seconds))
 
-    def _model(self, named: str | None) -> str:
+    def name_of(self, named: str | None) -> str:
+        """The model that is meant when `named` was asked for."""
         return named or self.model or hub.default
 
-    def _load(self, name: str, screen: live.Screen, **how: Any) -> LLM:
+    def load(self, name: str, screen: live.Screen, **how: Any) -> LLM:
+        """The model of that name, loaded with its progress on the screen where it is not yet."""
         found = hub.get(name) if not any(v is not None for v in how.values()) else None
         if found is not None:
             return found
@@ -337,28 +314,12 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ options and errors
 
-    def _parse(self, line: str) -> argparse.Namespace:
-        parser = LLMMagics.cell.parser
-        try:
-            return cast(argparse.Namespace, parser.parse_args(_words(line)))
-        except UsageError as e:
-            raise UsageError(_with_hint(str(e), line, parser, self.magic_name)) from None
+    def parser(self) -> MagicArgumentParser:
+        """The parser of a cell's options."""
+        return LLMMagics.cell.parser
 
-    def _split(self, line: str) -> tuple[str, str]:
-        """Options at the start of a line, and the text after them, untouched."""
-        options = LLMMagics.cell.parser._option_string_actions
-        at = 0
-        while (word := _OPTION.match(line, at)) is not None:
-            if word[1] == "--":
-                return line[:at], line[word.end() :].lstrip()
-            at = word.end()
-            action = options.get(word[1].partition("=")[0])
-            if action is None or action.nargs == 0 or "=" in word[1]:
-                continue
-            value = _VALUE.match(line, at)
-            if value is not None and (action.nargs != "?" or value[1].isdigit()):
-                at = value.end()
-        return line[:at], line[at:].lstrip()
+    def parse(self, line: str) -> argparse.Namespace:
+        return options.parse(self.parser(), line, f"%%{self.magic_name}")
 
     @contextmanager
     def _brief(self) -> Iterator[None]:
@@ -372,52 +333,20 @@ class LLMMagics(Magics):  # type: ignore[misc]
                 e._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
             raise
 
-    def _show(self, fragment: views.Fragment) -> None:
+    def show(self, fragment: bundles.Fragment) -> None:
+        """Display something that is not a reply."""
         self.shell.display_pub.publish(fragment._repr_mimebundle_(), {})
 
 
-_OPTION = re.compile(r"\s*(-\S*)(?:\s|$)")
-_VALUE = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|\S+)""")
+def _sections(words: str | None) -> frozenset[str]:
+    """ "prompt,stats" as a set. UsageError for what there is not."""
+    found = frozenset(filter(None, (word.strip() for word in (words or "").split(","))))
+    if wrong := found - bundles.SECTIONS:
+        raise UsageError(f"--show {', '.join(sorted(wrong))}: there are prompt, tokens and stats")
+    return found
 
 
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError as e:
-        raise UsageError(f"{str(e).lower()} in: {line.strip()}") from None
-
-
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text)
-
-
-def _parser(magic: str, command: str, *spec: str) -> MagicArgumentParser:
-    """A parser for one command. spec: "name?" (may be left out) or "option:type"."""
-    parser = MagicArgumentParser(f"{magic} {command}")
-    for item in spec:
-        if item.endswith("?"):
-            parser.add_argument(item[:-1], nargs="?")
-        else:
-            option, _, kind = item.partition(":")
-            parser.add_argument(f"--{option}", type=int if kind == "int" else str)
-    return parser
-
-
-def _with_hint(message: str, line: str, parser: MagicArgumentParser, magic: str) -> str:
-    """argparse's message, and what was probably meant."""
-    options = parser._option_string_actions
-    for word in _words(line):
-        name = word.partition("=")[0]
-        if name.startswith("-") and name not in options and name in message:
-            near = difflib.get_close_matches(name, options, 2, 0.6)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            return f"%%{magic}: there is no option {name}{hint} %%{magic}? lists them"
-        if not name.startswith("-") and message.endswith(f"unrecognized arguments: {word}"):
-            return f"%%{magic}: {word} stands alone; to choose a model: %%{magic} -m {word}"
-    return f"%%{magic}: {message} (%%{magic}? lists the options)"
-
-
-def complete(magics: LLMMagics, line: str, symbol: str) -> list[str]:
+def complete(line: str, symbol: str) -> list[str]:
     """Completions for a line that begins with our magic: commands, options, names of models."""
     from .. import models
 

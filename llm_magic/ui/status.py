@@ -5,13 +5,13 @@ know options or shells.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import models as files
 from ..llm import LLM
 from . import html
-from .views import Fragment
+from .bundles import Fragment
 
 # Fields of a provider's status in this order, with the words for people; others are left out.
 _FIELDS = {
@@ -33,26 +33,22 @@ def note(line: str) -> Fragment:
 
 
 def overview(
-    magic: str, commands: Mapping[str, str], loaded: Sequence[LLM], model: str
+    magic: str, commands: Sequence[tuple[str, str, str]], loaded: Sequence[LLM], model: str
 ) -> Fragment:
-    """What `%llm` alone shows: what is loaded, and what one can type."""
+    """What `%llm` alone shows: what is loaded, and what can be typed: (command, usage, purpose)."""
     state = table(loaded, model)
-    lines = [f"%{magic} {name} {words}" for name, words in commands.items()]
-    lines.append(f"%%{magic}: the cell's text is the prompt; %%{magic}? lists its options")
-    rows = [
-        (f"<code>%{magic} {name}</code> {html.text(usage)}", html.text(what))
-        for name, words in commands.items()
-        for usage, _, what in [words.rpartition(": ")]
-    ]
-    rows.append(
-        (
-            f"<code>%%{magic}</code>",
-            f"the cell's text is the prompt; <code>%%{magic}?</code> lists its options",
-        )
+    everything = [*((f"%{magic} {name}", usage, what) for name, usage, what in commands)]
+    everything.append(
+        (f"%%{magic}", "[options]", f"ask: the cell is the prompt (%%{magic}? for help)")
     )
+    lines = [f"{name} {usage}: {what}" for name, usage, what in everything]
+    rows = [
+        (f"<code>{html.escape(name)}</code> <small>{html.text(usage)}</small>", html.text(what))
+        for name, usage, what in everything
+    ]
     return Fragment(
         state.body + html.table(("command", "what it does"), rows),
-        state.plain + "\n\n" + "\n".join(lines),
+        "\n".join([state.plain, "", *lines]),
     )
 
 

@@ -14,7 +14,7 @@ from llm_magic.chat.reply import Reply
 from llm_magic.chat.scripted import Scripted
 from llm_magic.events import Sampling, Timings, Token, Top, Usage
 from llm_magic.llm import LLM
-from llm_magic.ui import logprobs, tokens, views
+from llm_magic.ui import bundles, facts, logprobs, tokens, views
 from llm_magic.ui.views import VENDOR, Look
 
 from .test_html import XSS, audit, contrast, shown
@@ -88,8 +88,8 @@ def test_no_paths_of_this_machine_are_saved() -> None:
         text = json.dumps(views.bundle(reply_of(model=model), Look()))
         assert "ann" not in text
         assert "models" not in text
-        assert "x.gguf" in text
-    assert views.model_name("owner/repo:file.gguf") == "owner/repo:file.gguf"
+        assert '"x"' in text
+    assert facts.model_name("owner/repo:file.gguf") == "owner/repo:file.gguf"
 
 
 def test_save_prompt_decides_about_the_prompt() -> None:
@@ -100,15 +100,15 @@ def test_save_prompt_decides_about_the_prompt() -> None:
 
 @pytest.mark.parametrize(("n", "top"), [(5, 0), (50, 5), (300, 20), (2000, 5)])
 def test_saved_json_weighs_at_most_150_bytes_a_token(n: int, top: int) -> None:
-    data = views.saved(reply_of(n, top), Look())
+    data = bundles.saved(reply_of(n, top), Look())
     assert len(json.dumps(data["tokens"], ensure_ascii=False)) <= 150 * n
     assert len(data["tokens"]) == n
 
 
 def test_long_replies_are_saved_without_tokens_unless_asked() -> None:
     reply = reply_of(2001, 0)
-    assert "tokens" not in views.saved(reply, Look())
-    assert len(views.saved(reply, Look(json_tokens=None))["tokens"]) == 2001
+    assert "tokens" not in bundles.saved(reply, Look())
+    assert len(bundles.saved(reply, Look(json_tokens=None))["tokens"]) == 2001
 
 
 def test_docs_mode_is_equal_for_unequal_runs() -> None:
@@ -127,8 +127,8 @@ def test_docs_mode_is_equal_for_unequal_runs() -> None:
 
 def test_code_format_takes_what_the_fences_hold() -> None:
     text = "Sure:\n```python\nx = 1\n```\nand\n~~~\ny = 2\n~~~\nDone."
-    assert views.fenced(text) == ("x = 1\n\ny = 2", "python")
-    assert views.fenced("x = 1") == ("x = 1", "python")
+    assert bundles.fenced(text) == ("x = 1\n\ny = 2", "python")
+    assert bundles.fenced("x = 1") == ("x = 1", "python")
     data = views.bundle(Reply(text), Look(format="code"))
     assert data["text/plain"] == "x = 1\n\ny = 2"
     assert "Sure" not in shown(data["text/html"])

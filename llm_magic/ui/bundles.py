@@ -1,0 +1,213 @@
+"""A Reply as the MIME bundle that a cell leaves behind.
+
+Comes in: a Reply and a `Look`. Goes out: plain text, Markdown, HTML, and JSON from which the reply
+can be read back. It must not know streams, engines or magics; what depends on the notebook's
+settings comes as a Look.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..chat.reply import Reply
+from ..events import Token
+from . import compare, facts, html, logprobs, throughput, tokens, tooltrace
+from .facts import model_name
+
+VENDOR = "application/vnd.llm-magic.reply+json"
+JSON_TOKENS = 2_000  # longer replies are saved without their tokens
+JSON_WEIGHT = 150  # bytes a token may weigh in the saved JSON
+SECTIONS = frozenset({"prompt", "tokens", "stats"})  # what `--show` may name
+
+Bundle = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How replies are shown.
+
+    format: "markdown", "text" or "code". heat: with the heat map (None: if alternatives were
+    recorded). show: more sections, of SECTIONS and "surprises". docs: outputs that are the
+    same on every run. save_prompt: the prompt's text may stay in the notebook. json_tokens: the
+    longest reply whose tokens are saved; None: every.
+    """
+
+    format: str = "markdown"
+    heat: bool | None = None
+    show: frozenset[str] = frozenset()
+    docs: bool = False
+    save_prompt: bool = True
+    json_tokens: int | None = JSON_TOKENS
+
+
+# Fragments and replies adapt to dark pages by these rules.
+DARK = logprobs.DARK | tokens.DARK
+
+
+class Fragment:
+    """A view as an object that a notebook shows: HTML, and text where there is no HTML."""
+
+    def __init__(self, body: str, plain: str) -> None:
+        self.body = body
+        self.plain = plain
+
+    @property
+    def html(self) -> str:
+        return html.wrap(self.body, themed=True, extra=DARK)
+
+    def __repr__(self) -> str:
+        return self.plain
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        return {"text/plain": self.plain, "text/html": self.html}
+
+
+def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
+    """The last state of a cell: plain text, Markdown, HTML, and JSON to read the reply back from.
+
+    note: what happened to it in words ("interrupted", "failed: ..."), shown beside the numbers.
+    """
+    if look.docs:
+        reply = facts.steady(reply)
+    content, heat_map = _content(reply, look)
+    sections = (
+        html.fold("Prompt", prompt_section(reply)) if "prompt" in look.show else "",
+        _reasoning(reply),
+        tooltrace.fragment(reply.trace),
+        content,
+        heat_map,
+        _branches(reply),
+        logprobs.surprises(reply) if "surprises" in look.show else "",
+        _stats(reply) if "stats" in look.show else "",
+        html.note(*map(html.text, facts.parts(reply, note))),
+    )
+    shaded = "lm-p" in content or bool(heat_map or reply.branches or look.show)
+    page = html.wrap(
+        *sections,
+        themed=shaded or any(map(html.needs_style, sections)),
+        extra=DARK if shaded else None,
+    )
+    suffix = f"\n\n[{note}]" if note else ""
+    data: Bundle = {"text/plain": _plain(reply, look.format) + suffix, "text/html": page}
+    if not look.docs:
+        data["text/markdown"] = _markdown(reply, look.format) + (f"\n\n*{note}*" if note else "")
+        data[VENDOR] = saved(reply, look)
+    return data
+
+
+def _content(reply: Reply, look: Look) -> tuple[str, str]:
+    """The answer, and the heat map below it (or "" where the answer itself is shaded)."""
+    heat = look.heat
+    if heat is None:
+        heat = "tokens" in look.show or any(t.top for t in reply.tokens)
+    if heat and look.format == "text" and set(reply.kinds) == {"answer"}:
+        return logprobs.shaded(reply), ""  # the same text, now shaded
+    return body(reply.text, look.format), logprobs.heat(reply) if heat else ""
+
+
+def body(text: str, form: str) -> str:
+    """An answer's text as HTML in one of the three formats."""
+    match form:
+        case "text":
+            return html.verbatim(text)
+        case "code":
+            return html.code(*fenced(text))
+        case _:
+            return html.markdown(text)
+
+
+def _plain(reply: Reply, form: str) -> str:
+    return fenced(reply.text)[0] if form == "code" else reply.text
+
+
+def _markdown(reply: Reply, form: str) -> str:
+    if form == "markdown":
+        return html.escape_dollars(reply.text)
+    source, language = fenced(reply.text) if form == "code" else (reply.text, "text")
+    fence = "```"
+    while fence in source:
+        fence += "`"
+    return f"{fence}{language}\n{source}\n{fence}"
+
+
+def fenced(text: str) -> tuple[str, str]:
+    """The code of an answer and its language: what its fences hold, or all of it if it has none."""
+    inside: list[str] = []
+    language, fence = "", ""
+    for line in text.splitlines():
+        mark = line.strip()
+        if fence:
+            if mark.startswith(fence) and not mark.strip(fence[0]):
+                fence = ""
+                continue
+            inside.append(line)
+        elif mark.startswith(("```", "~~~")):
+            fence = mark[: len(mark) - len(mark.lstrip(mark[0]))]
+            language = language or mark[len(fence) :].split(" ")[0]
+            if inside:
+                inside.append("")
+    return ("\n".join(inside), language) if inside else (text, "python")
+
+
+def _reasoning(reply: Reply) -> str:
+    if not reply.reasoning:
+        return ""
+    count = sum(kind == "reasoning" for kind in reply.kinds)
+    head = f"Reasoning · {count:,} tokens" if count else "Reasoning"
+    return html.fold(head, f'<div style="opacity:.85">{html.markdown(reply.reasoning)}</div>')
+
+
+def prompt_section(reply: Reply) -> str:
+    """The prompt as the model saw it, with what of it came from the cache."""
+    if reply.prompt is None:
+        return html.note("the prompt was not saved")
+    return tokens.prompt(reply.prompt, reply.usage.prompt, reply.usage.cached)
+
+
+def _branches(reply: Reply) -> str:
+    if not reply.branches:
+        return ""
+    replies = [reply, *(branch for _, branch in reply.branches)]
+    titles = ["answer", *(branch_title(at, branch) for at, branch in reply.branches)]
+    count = len(reply.branches)
+    head = f"{count} branch{'es' * (count != 1)}"
+    return html.fold(head, compare.fragment(replies, titles), opened=True)
+
+
+def branch_title(at: int, branch: Reply) -> str:
+    """ "branch at token 3: ␣cat"."""
+    name = tokens.alone(branch.tokens[at].bytes) if at < len(branch.tokens) else ""
+    return f"branch at token {at}: {name}"
+
+
+def _stats(reply: Reply) -> str:
+    facts_ = [(html.text(name), html.text(value)) for name, value in throughput.details(reply)]
+    return html.fold("Statistics", html.table(("", ""), facts_, numbers=(1,)), opened=True)
+
+
+# ----------------------------------------------------------------------------- saved forms
+
+
+def saved(reply: Reply, look: Look) -> dict[str, Any]:
+    """The reply as JSON for the notebook file: no paths, and at most JSON_WEIGHT bytes a token."""
+    reply = replace(reply, model=model_name(reply.model))
+    if look.json_tokens is not None and len(reply.tokens) > look.json_tokens:
+        return reply.to_dict(prompt=look.save_prompt, max_tokens=look.json_tokens)
+    limit = JSON_WEIGHT * len(reply.tokens)
+    for keep in (None, 5, 3, 1, 0):
+        lean = reply if keep is None else replace(reply, tokens=_fewer(reply.tokens, keep))
+        data = lean.to_dict(prompt=look.save_prompt)
+        if len(json.dumps(data["tokens"], ensure_ascii=False).encode()) <= limit:
+            break
+    return data
+
+
+def _fewer(run: tuple[Token, ...], keep: int) -> tuple[Token, ...]:
+    return tuple(replace(t, top=t.top[:keep]) for t in run)
+
+
+def from_output(data: Mapping[str, Any]) -> Reply:
+    """The Reply of a saved output's data, or of its vendor JSON. ValueError if it is none."""
+    found = data.get(VENDOR, data)
+    return Reply.from_dict(found)

@@ -1,0 +1,398 @@
+"""The commands of `%llm`.
+
+Comes in: the rest of the line, and the notebook's side of the extension as a `Notebook`. Goes out:
+displays, and Replies bound in the notebook. Each command parses and delegates; it must not know how
+a model generates or how a reply is drawn.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from ..chat.reply import Reply
+from ..errors import RequestError, UnsupportedError
+from ..events import Delta, Message, Piece, Progress
+from ..hub import hub
+from ..llm import LLM
+from ..provider import Request
+from . import branches, bundles, compare, facts, live, options, status, throughput, tokens
+
+
+class Notebook(Protocol):
+    """What commands need of the magics: settings, the shell, and the way to a model."""
+
+    shell: Any
+    magic_name: str
+    model: str
+    docs_mode: bool
+    ledger: list[throughput.Entry]
+
+    def parse(self, line: str) -> argparse.Namespace: ...
+
+    def parser(self) -> MagicArgumentParser: ...
+
+    def run(self, given: argparse.Namespace, text: str) -> None: ...
+
+    def sampling(self, given: argparse.Namespace) -> dict[str, Any]: ...
+
+    def system_of(self, given: argparse.Namespace) -> str | None: ...
+
+    def name_of(self, named: str | None) -> str: ...
+
+    def load(self, name: str, screen: live.Screen, **how: Any) -> LLM: ...
+
+    def fill(self, text: str) -> str: ...
+
+    def look(self) -> bundles.Look: ...
+
+    def keep(self, reply: Reply) -> None: ...
+
+    def show(self, fragment: bundles.Fragment) -> None: ...
+
+
+def _parser(nb: Notebook, command: str) -> MagicArgumentParser:
+    return MagicArgumentParser(f"{nb.magic_name} {command}")
+
+
+def _parse(nb: Notebook, parser: MagicArgumentParser, line: str) -> argparse.Namespace:
+    return options.parse(parser, line, f"%{parser.prog}")
+
+
+def ask(nb: Notebook, rest: str) -> None:
+    """Answer one line."""
+    given, text = options.split(nb.parser(), rest)
+    if not text.strip():
+        raise UsageError(f"%{nb.magic_name} ask: there is no text to answer")
+    nb.run(nb.parse(given), text)
+
+
+def load(nb: Notebook, rest: str) -> None:
+    """Load a model and use it from now on."""
+    parser = _parser(nb, "load")
+    parser.add_argument("name", nargs="?")
+    for option in ("--ctx", "--slots", "--threads"):
+        parser.add_argument(option, type=int)
+    parser.add_argument("--device")
+    given = _parse(nb, parser, rest)
+    name = nb.name_of(given.name)
+    screen = live.screen(nb.shell, nb.look(), name)
+    start = time.monotonic()
+    llm = nb.load(name, screen, ctx=given.ctx, slots=given.slots, threads=given.threads,
+                  device=given.device)  # fmt: skip
+    nb.model = name
+    screen.say(status.loaded(llm, time.monotonic() - start, steady=nb.docs_mode))
+
+
+def unload(nb: Notebook, rest: str) -> None:
+    """Free one model, or all."""
+    parser = _parser(nb, "unload")
+    parser.add_argument("name", nargs="?")
+    gone = hub.unload(_parse(nb, parser, rest).name)
+    nb.show(status.note(f"unloaded {', '.join(gone)}" if gone else "nothing was loaded"))
+
+
+def models(nb: Notebook, rest: str) -> None:
+    """Which models there are."""
+    _parse(nb, _parser(nb, "models"), rest)
+    nb.show(status.models(hub.loaded()))
+
+
+def state(nb: Notebook, rest: str) -> None:
+    """What is loaded."""
+    _parse(nb, _parser(nb, "status"), rest)
+    nb.show(status.table(hub.loaded(), nb.name_of(None)))
+
+
+def chat(nb: Notebook, rest: str) -> Any:
+    """A chat beside the cells, on the same engine."""
+    from .chat import Chat
+
+    given = nb.parse(rest)
+    return Chat(nb.name_of(given.model), system=nb.system_of(given), **nb.sampling(given))
+
+
+def stats(nb: Notebook, rest: str) -> Any:
+    """The ledger of this notebook, as a table or as a plot."""
+    parser = _parser(nb, "stats")
+    parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--dark", action="store_true", default=None)
+    given = _parse(nb, parser, rest)
+    if given.plot:
+        return throughput.plot_ledger(nb.ledger, dark=given.dark)
+    page, plain = throughput.ledger(nb.ledger), throughput.ledger_text(nb.ledger)
+    nb.show(bundles.Fragment(page, plain))
+    return None
+
+
+# ----------------------------------------------------------------------------- tokens
+
+
+def tokenize(nb: Notebook, rest: str) -> None:
+    """The tokens of a text, of a text as a chat turn, or of the last prompt."""
+    parser = _parser(nb, "tokenize")
+    parser.add_argument("-m", "--model")
+    parser.add_argument("--chat", action="store_true")
+    parser.add_argument("--plain", action="store_true")
+    head, text = options.split(parser, rest)
+    given = _parse(nb, parser, head)
+    reply = None if text else _reply(nb, None)
+    named = given.model or (reply.model if reply is not None and hub.get(reply.model) else None)
+    name = nb.name_of(named)
+    screen = live.screen(nb.shell, nb.look(), name)
+    llm = nb.load(name, screen)
+    cached = None
+    if reply is not None:
+        pieces, cached = pieces_of(llm, reply.prompt or "", reply.prompt_ids), reply.usage.cached
+    elif given.chat:
+        pieces = _chat_pieces(llm, nb.fill(text))
+    else:
+        pieces = llm.tokenize(nb.fill(text), special=not given.plain)
+    screen.say(bundles.Fragment(tokens.inspector(pieces, cached), tokens.listing(pieces)))
+
+
+def _chat_pieces(llm: LLM, text: str) -> list[Piece]:
+    """The pieces of a user message as the chat template puts it."""
+    render = getattr(llm.provider, "prompt_ids", None)
+    if render is None:
+        raise UnsupportedError("template", f"{llm.model} does not say how it renders a chat")
+    rendered, ids = render(Request((Message("user", text),)))
+    return pieces_of(llm, rendered, ids)
+
+
+def pieces_of(llm: LLM, text: str, ids: tuple[int, ...]) -> list[Piece]:
+    """The pieces behind ids. `text` is what they say, markers included."""
+    pieces = llm.tokenize(text)
+    found = tuple(p.id for p in pieces)
+    if found == ids or not ids:
+        return pieces
+    if found == ids[1:]:  # the template does not write BOS, the tokenizer adds it
+        return [Piece(ids[0], "<bos>", b"", True), *pieces]
+    # Text of a user that looks like a marker stays text in `ids`: ask for each one.
+    texts = [llm.detokenize([i]) for i in ids]
+    return [Piece(i, t or "<control>", t.encode(), not t) for i, t in zip(ids, texts, strict=True)]
+
+
+# ----------------------------------------------------------------------------- two or more
+
+
+def side_by_side(nb: Notebook, rest: str) -> None:
+    """Two answers, two scored texts or two replies side by side."""
+    parser = _parser(nb, "compare")
+    parser.add_argument("--score", action="store_true")
+    parser.add_argument("--complete", action="store_true")
+    for short, option, kind in _REPEATED:
+        parser.add_argument(*filter(None, (short, option)), action="append", type=kind)
+    head, text = options.split(parser, rest)
+    given = _parse(nb, parser, head)
+    if given.score:
+        replies, titles = _scored(nb, given, [nb.fill(t) for t in options.words(text)])
+    elif (known := _named_replies(nb, text)) is not None:
+        replies, titles = known, text.split()
+    else:
+        replies = _generated(nb, given, nb.fill(text))
+        titles = compare.titles_of(replies)
+    if nb.docs_mode:
+        replies = [facts.steady(reply) for reply in replies]
+    page, plain = compare.fragment(replies, titles), compare.plain(replies, titles)
+    nb.show(bundles.Fragment(page, plain))
+
+
+_REPEATED: tuple[tuple[str, str, Any], ...] = (
+    ("-m", "--model", str), ("-s", "--system", str), ("-t", "--temperature", float),
+    ("-n", "--max-tokens", int), ("", "--seed", int), ("", "--top-k", int),
+    ("", "--top-p", float), ("", "--min-p", float),
+)  # fmt: skip
+
+
+def _named_replies(nb: Notebook, text: str) -> list[Reply] | None:
+    names = text.split()
+    found = [nb.shell.user_ns.get(name) for name in names]
+    if len(names) < 2 or not all(isinstance(f, Reply) for f in found):
+        return None
+    return [f for f in found if isinstance(f, Reply)]
+
+
+def _sides(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """One dict of settings per side. What is given once holds for all sides."""
+    values = {
+        option.strip("-").replace("-", "_"): getattr(given, option.strip("-").replace("-", "_"))
+        for _, option, _ in _REPEATED
+    }
+    count = max([len(v) for v in values.values() if v] + [1])
+    wrong = [name for name, v in values.items() if v and len(v) not in (1, count)]
+    if wrong:
+        raise UsageError(f"compare: {wrong[0]} must be given once, or once for each side")
+    return [
+        {name: v[0] if len(v) == 1 else v[i] for name, v in values.items() if v}
+        for i in range(count)
+    ]
+
+
+def _generated(nb: Notebook, given: argparse.Namespace, text: str) -> list[Reply]:
+    if not text.strip():
+        raise UsageError("compare: there is no text to answer")
+    sides = _sides(given)
+    if len(sides) == 1:  # nothing differs: two draws of the same thing
+        sides = [dict(sides[0]), dict(sides[0])]
+    screen = live.screen(nb.shell, nb.look(), nb.name_of(None))
+    replies = []
+    for i, side in enumerate(sides):
+        screen.event(Progress("answering", i, len(sides)))
+        defaults = nb.sampling(nb.parse("")) | {"logprobs": 5}
+        settings = defaults | {k: v for k, v in side.items() if k not in ("model", "system")}
+        llm = nb.load(nb.name_of(side.get("model")), screen)
+        prompt = text if given.complete else (Message("user", text),)
+        system = None if given.complete else side.get("system")
+        stream = llm.stream(prompt, system=system, **settings)
+        replies.append(live.follow(stream, live.QuietScreen(), nb.keep))
+    screen.close("")
+    return replies
+
+
+def _scored(
+    nb: Notebook, given: argparse.Namespace, texts: list[str]
+) -> tuple[list[Reply], list[str]]:
+    sides = _sides(given)
+    if not texts:
+        raise UsageError('compare --score: give the texts in quotes: "one" "another"')
+    screen = live.screen(nb.shell, nb.look(), nb.name_of(None))
+    replies = []
+    pairs = [(side, text) for side in sides for text in texts]
+    for i, (side, text) in enumerate(pairs):
+        screen.event(Progress("scoring", i, len(pairs)))
+        replies.append(scored(nb.load(nb.name_of(side.get("model")), screen), text))
+    screen.close("")
+    titles = [t[:40] for t in texts] if len(sides) == 1 else compare.titles_of(replies)
+    return replies, titles
+
+
+def scored(llm: LLM, text: str, top: int = 5) -> Reply:
+    """A text's own tokens as a Reply whose counts are those of the text."""
+    from ..events import Usage
+
+    reply = llm.score(text, top)
+    return replace(reply, usage=Usage(0, 0, len(reply.tokens)))
+
+
+# ----------------------------------------------------------------------------- branches
+
+
+def branch(nb: Notebook, rest: str) -> None:
+    """Go on from another token of a reply."""
+    parser = _parser(nb, "branch")
+    parser.add_argument("place", nargs="?", type=int)
+    parser.add_argument("token", nargs="?")
+    parser.add_argument("-r", "--reply")
+    parser.add_argument("-n", "--max-tokens", type=int)
+    parser.add_argument("-t", "--temperature", type=float)
+    parser.add_argument("--seed", type=int)
+    given = _parse(nb, parser, rest)
+    reply = _reply(nb, given.reply)
+    place = given.place if given.place is not None else _uncertain(reply)
+    wanted = given.token
+    token = branches.choice(reply, place, int(wanted) if _is_count(wanted) else wanted)
+    screen = live.screen(nb.shell, nb.look(), reply.model)
+    kept = _follow_branch(nb, reply, place, token, given, screen)
+    if given.reply:
+        nb.shell.user_ns[given.reply] = kept
+
+
+def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
+                   given: argparse.Namespace, screen: live.Screen) -> Reply:  # fmt: skip
+    llm = nb.load(reply.model if hub.get(reply.model) else nb.name_of(None), screen)
+    head = branches.prefix(reply, place, token)
+    left = max(1, len(reply.tokens) - len(head))
+    temperature = given.temperature
+    if temperature is None:
+        temperature = reply.sampling.temperature or 0.0
+    stream = branches.stream(
+        llm, reply, head, max_tokens=given.max_tokens or max(left, 32), temperature=temperature,
+        seed=given.seed, logprobs=max((len(t.top) for t in reply.tokens), default=5),
+    )  # fmt: skip
+    text = b"".join(t.bytes for t in head).decode("utf-8", "replace")
+    screen.event(Delta("answer", text, head))
+    whole = _Whole(screen, reply, place, head)
+    live.follow(stream, whole, lambda rest: nb.keep(whole.join(rest)))
+    return whole.reply
+
+
+class _Whole:
+    """A screen on which a branch ends as part of the reply that it left."""
+
+    def __init__(self, inner: live.Screen, reply: Reply, place: int, head: Any) -> None:
+        self.event, self.close, self.say = inner.event, inner.close, inner.say
+        self._inner, self._place, self._head = inner, place, head
+        self.reply = self._first = reply
+
+    def join(self, rest: Reply) -> Reply:
+        whole = branches.join(self._first, self._head, rest)
+        self.reply = branches.keep(self._first, self._place, whole)
+        return self.reply
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self._inner.final(self.join(reply), note)
+
+
+def _is_count(text: str | None) -> bool:
+    return text is not None and text.isdigit()
+
+
+def _uncertain(reply: Reply) -> int:
+    """The place where another token was most nearly taken."""
+    gaps = [
+        (t.logprob - others[0], i)
+        for i, t in enumerate(reply.tokens)
+        if t.logprob is not None
+        and (others := [a.logprob for a in t.top if a.id != t.id and a.logprob is not None])
+    ]
+    if not gaps:
+        raise RequestError("no alternatives were recorded: generate with --logprobs")
+    return min(gaps)[1]
+
+
+def _reply(nb: Notebook, name: str | None) -> Reply:
+    found = nb.shell.user_ns.get(name or "_llm")
+    if not isinstance(found, Reply):
+        what = f"{name} is not a reply" if name else "there is no reply yet"
+        raise UsageError(f"{what}; a %%{nb.magic_name} cell makes one (-o NAME keeps it)")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: what runs, what stands behind its name, what it is for."""
+
+    run: Callable[[Notebook, str], Any]
+    usage: str
+    what: str
+
+
+COMMANDS = {
+    "ask": Command(ask, "[options of %%llm] TEXT", "answer one line"),
+    "load": Command(
+        load, "[NAME] [--ctx N] [--slots N] [--threads N] [--device D]", "load and use a model"
+    ),
+    "unload": Command(unload, "[NAME]", "free one model, or all"),
+    "models": Command(models, "", "which models there are"),
+    "status": Command(state, "", "what is loaded"),
+    "chat": Command(chat, "[options of %%llm]", "a chat beside the cells, on the same engine"),
+    "tokenize": Command(
+        tokenize, "[-m MODEL] [--chat] [--plain] [TEXT]", "the tokens of a text or the last prompt"
+    ),
+    "compare": Command(
+        side_by_side,
+        '[options, twice where they differ] TEXT | --score "A" "B" | REPLY REPLY',
+        "answers, texts or replies side by side",
+    ),
+    "branch": Command(
+        branch,
+        "[PLACE] [TOKEN] [-n N] [-t T] [--seed S] [-r REPLY]",
+        "go on from another token of the last reply",
+    ),
+    "stats": Command(stats, "[--plot] [--dark]", "tokens and speeds of every cell so far"),
+}

@@ -1,0 +1,76 @@
+"""Command lines as typed: words, options with their values, what was probably meant.
+
+Comes in: the text of a line and an argparse parser. Goes out: words, namespaces, and UsageErrors
+that help. It must not know what the options do.
+"""
+
+import argparse
+import difflib
+import keyword
+import re
+import shlex
+from typing import cast
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+_OPTION = re.compile(r"\s*(-\S*)(?:\s|$)")
+_VALUE = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|\S+)""")
+
+
+def words(line: str) -> list[str]:
+    """The line as a shell would split it. UsageError for a quote left open."""
+    try:
+        return shlex.split(line)
+    except ValueError as e:
+        raise UsageError(f"{str(e).lower()} in: {line.strip()}") from None
+
+
+def is_name(text: str) -> bool:
+    """Can this be bound in a notebook?"""
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def escapes(text: str) -> str:
+    """A stop string as typed: \\n and \\t mean a line end and a tab."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def parse(parser: MagicArgumentParser, line: str, magic: str) -> argparse.Namespace:
+    """The options of a line. UsageError names near spellings. magic: as typed, "%%llm"."""
+    try:
+        return cast(argparse.Namespace, parser.parse_args(words(line)))
+    except UsageError as e:
+        raise UsageError(_with_hint(str(e), line, parser, magic)) from None
+
+
+def split(parser: MagicArgumentParser, line: str) -> tuple[str, str]:
+    """Options at the start of a line, and the text after them, untouched."""
+    known = parser._option_string_actions
+    at = 0
+    while (word := _OPTION.match(line, at)) is not None:
+        if word[1] == "--":
+            return line[:at], line[word.end() :].lstrip()
+        at = word.end()
+        action = known.get(word[1].partition("=")[0])
+        if action is None or action.nargs == 0 or "=" in word[1]:
+            continue
+        value = _VALUE.match(line, at)
+        if value is not None and (action.nargs != "?" or value[1].isdigit()):
+            at = value.end()
+    return line[:at], line[at:].lstrip()
+
+
+def _with_hint(message: str, line: str, parser: MagicArgumentParser, magic: str) -> str:
+    """argparse's message, and what was probably meant."""
+    known = parser._option_string_actions
+    for word in words(line):
+        name = word.partition("=")[0]
+        if name.startswith("-") and name not in known and name in message:
+            near = difflib.get_close_matches(name, known, 2, 0.6)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            return f"{magic}: there is no option {name}{hint} {magic}? lists them"
+        if not name.startswith("-") and message.endswith(f"unrecognized arguments: {word}"):
+            model = f"; to choose a model: {magic} -m {word}" if "--model" in known else ""
+            return f"{magic}: {word!r} is one word too many{model}"
+    return f"{magic}: {message} ({magic}? lists the options)"

@@ -1,0 +1,427 @@
+"""The richer commands and views: score, compare, branch, tokenize, stats, traces, plots."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import nbformat
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from llm_magic.chat.reply import Reply
+from llm_magic.chat.scripted import Scripted
+from llm_magic.errors import RequestError
+from llm_magic.events import Piece, Token, ToolCall, ToolRecord, Top, Usage
+from llm_magic.hub import hub
+from llm_magic.llm import LLM
+from llm_magic.ui import branches, bundles, compare, extension, throughput, tokens, tooltrace, views
+
+from .test_html import XSS, audit, shown
+from .test_magics import cell, command
+from .test_views import reply_of
+
+
+class Scoring(Scripted):
+    """A script that also scores: the n-th token of a text has the n-th of fixed logprobs."""
+
+    capabilities = Scripted.capabilities | {"score"}
+    fixed = (None, -0.1, -5.0, -0.5, -0.02)
+
+    def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
+        names = {p.id: p.bytes for text in self.texts for p in self.tokenize(text)}
+        other = tuple(Top(7, b" other", -0.3 - j) for j in range(top))
+        return [
+            Token(id, names[id], self.fixed[i % 5], 1 + i, other, forced=True)
+            for i, id in enumerate(ids)
+        ]
+
+    texts: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    shell = InteractiveShell()
+    extension.load_ipython_extension(shell)
+    yield shell
+    extension.unload_ipython_extension(shell)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scoring]:
+    scripted = Scoring(lambda request: answers(request), model="fake")
+    hub.add("fake", LLM(scripted))
+    monkeypatch.setattr(hub, "default", "fake")
+    yield scripted
+    hub.unload("fake")
+
+
+def answers(request: Any) -> str:
+    """The answer depends on the temperature and the seed, so that settings can be compared."""
+    settings = request.sampling
+    return f"The answer at {settings.temperature} is {settings.seed}."
+
+
+# ----------------------------------------------------------------------------- sections, score
+
+
+def test_show_adds_sections(shell: InteractiveShell, script: Scoring) -> None:
+    (*_, data) = cell(shell, "--show prompt,tokens,stats", "Hi")
+    text = shown(data["text/html"])
+    for piece in ("Prompt", "user: Hi", "Token probabilities", "Statistics", "perplexity", "0.7"):
+        assert piece in text
+    with pytest.raises(UsageError, match="there are prompt, tokens and stats"):
+        cell(shell, "--show promt", "Hi")
+
+
+def test_score_shades_the_text_itself(shell: InteractiveShell, script: Scoring) -> None:
+    script.texts = ("The cat sat on",)
+    (*_, data) = cell(shell, "--score", "The cat sat on")
+    assert data["text/plain"] == "The cat sat on"
+    text = shown(data["text/html"])
+    assert "The cat sat▇ on4 tokens" in text
+    assert "least expected" in text
+    assert "expected instead" in text
+    assert "4 tokens" in text
+    reply = shell.user_ns["_llm"]
+    assert reply.perplexity == pytest.approx(math.exp(5.6 / 3))
+    assert script.requests == []
+    with pytest.raises(UsageError, match="--score"):
+        cell(shell, "--score -s x", "The cat")
+
+
+# ----------------------------------------------------------------------------- compare
+
+
+def test_compare_two_settings(shell: InteractiveShell, script: Scoring) -> None:
+    data = command(shell, "compare -t 0 -t 1 --seed 5 What is {x}?")
+    first, second = script.requests[-2:]
+    assert (first.sampling.temperature, second.sampling.temperature) == (0, 1)
+    assert first.sampling.seed == second.sampling.seed == 5
+    assert first.prompt[-1].text == second.prompt[-1].text == "What is {x}?"
+    text = shown(data["text/html"])
+    assert "temperature 0.0" in text
+    assert "temperature 1.0" in text
+    assert "the same for" in text
+    assert "The answer at 1.0 is 5." in data["text/plain"]
+
+
+def test_compare_two_models(shell: InteractiveShell, script: Scoring) -> None:
+    hub.add("other", LLM(Scripted(["Something else."], model="other")))
+    data = command(shell, "compare -m fake -m other Hi")
+    assert "--- fake" in data["text/plain"]
+    assert "--- other" in data["text/plain"]
+    assert "different from the first token" in data["text/plain"]
+    hub.unload("other")
+
+
+def test_compare_two_texts(shell: InteractiveShell, script: Scoring) -> None:
+    script.texts = ("a b c", "a b d e")
+    data = command(shell, 'compare --score "a b c" "a b d e"')
+    assert "perplexity" in data["text/plain"]
+    assert "the same for 2 tokens, then: ␣c, ␣d" in data["text/plain"]
+
+
+def test_compare_two_replies_by_name(shell: InteractiveShell, script: Scoring) -> None:
+    cell(shell, "-o one -t 0", "Hi")
+    cell(shell, "-o two -t 1", "Hi")
+    before = len(script.requests)
+    data = command(shell, "compare one two")
+    assert "--- one" in data["text/plain"]
+    assert len(script.requests) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("compare", "no text"), ("compare -t 0 -t 1 -t 2 --seed 1 --seed 2 x", "once for each side"),
+     ("compare --score", "in quotes"), ("compare --temprature 1 x", "--temperature")],
+)  # fmt: skip
+def test_wrong_comparisons(shell: InteractiveShell, script: Scoring, line: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        command(shell, line)
+
+
+def test_where_replies_part() -> None:
+    one, two = reply_of(4), reply_of(4)
+    assert compare.parting([one, two]) == "the same 4 tokens"
+    assert compare.parting([one, reply_of(6)]) == "the same for 4 tokens, then: the end, ␣w4"
+    assert compare.parting([one]) == ""
+
+
+# ----------------------------------------------------------------------------- branches
+
+
+def test_branch_goes_on_from_another_token(shell: InteractiveShell, script: Scoring) -> None:
+    cell(shell, "--logprobs 3 -t 0 -o first", "Hi")
+    first = shell.user_ns["first"]
+    # A script has no ids for its prompt: give it some, as an engine does.
+    first = shell.user_ns["_llm"] = replace(first, prompt_ids=(1, 2, 3))
+    other = next(a for a in first.tokens[2].top if a.id != first.tokens[2].id)
+    data = command(shell, f"branch 2 '{other.bytes.decode()}' -n 9")
+    request = script.requests[-1]
+    assert request.prompt == (1, 2, 3, first.tokens[0].id, first.tokens[1].id, other.id)
+    assert request.sampling.max_tokens == 9
+    kept = shell.user_ns["_llm"]
+    ((at, branch),) = kept.branches
+    assert at == 2
+    assert branch.tokens[2].bytes == other.bytes
+    assert all(t.forced for t in branch.tokens[:3])
+    assert branch.text == b"".join(t.bytes for t in branch.tokens).decode()
+    assert kept.text == first.text
+    text = shown(data["text/html"])
+    assert "1 branch" in text
+    assert f"branch at token 2: {tokens.alone(other.bytes)}" in text
+    # It is all in the saved form.
+    again = views.from_output(json.loads(json.dumps(data)))
+    assert again.branches[0][1].text == branch.text
+
+
+def test_a_choice_is_a_rank_a_text_or_the_next_best() -> None:
+    top = (Top(1, b" a", -0.1), Top(2, b" b", -1.0), Top(3, b"c", -2.0))
+    reply = Reply(" a", tokens=(Token(1, b" a", -0.1, 1, top),))
+    assert branches.choice(reply, 0, None).id == 2
+    assert branches.choice(reply, -1, 3).id == 3
+    assert branches.choice(reply, 0, "b").id == 2
+    assert branches.choice(reply, 0, " b").rank == 2
+    for place, alternative in ((0, "x"), (0, 9), (1, None)):
+        with pytest.raises(RequestError):
+            branches.choice(reply, place, alternative)
+    with pytest.raises(RequestError, match="--logprobs"):
+        branches.choice(Reply("a", tokens=(Token(1, b"a", -1.0, 1),)), 0, None)
+
+
+def test_a_branch_without_its_prompt_is_an_error(script: Scoring) -> None:
+    with pytest.raises(RequestError, match="prompt"):
+        branches.stream(LLM(script), Reply("a"), ())
+
+
+def test_branch_without_a_reply_is_a_usage_error(shell: InteractiveShell, script: Scoring) -> None:
+    with pytest.raises(UsageError, match="no reply yet"):
+        command(shell, "branch 1")
+
+
+# ----------------------------------------------------------------------------- tokenize
+
+
+def test_tokenize_shows_pieces_ids_and_bytes(shell: InteractiveShell, script: Scoring) -> None:
+    data = command(shell, "tokenize Hello, {x} wörld")
+    assert data["text/plain"].startswith("6 tokens: Hello|,|␣{|x|}|␣wörld\nids: ")
+    text = shown(data["text/html"])
+    assert "77 c3 b6 72 6c 64" in text
+    assert "6 tokens" in text
+
+
+def test_tokenize_alone_is_the_last_prompt(shell: InteractiveShell, script: Scoring) -> None:
+    cell(shell, "", "Hello there")
+    data = command(shell, "tokenize")
+    assert "there" in data["text/plain"]
+    assert "cached" in shown(data["text/html"])
+
+
+def test_the_inspector_marks_control_tokens_and_the_cached_part() -> None:
+    pieces = [
+        Piece(1, "<|im_start|>", b"", True),
+        Piece(2, "user", b"user", False),
+        Piece(3, "\n", b"\n", False),
+        Piece(4, "<b>", b"<b>", False),
+    ]
+    page = tokens.inspector(pieces, cached=2)
+    assert audit(page) == []
+    assert "│ new │" in shown(page)
+    assert "1 control tokens" in shown(page) or "1 control token" in shown(page)
+    assert "2 cached + 2 new" in shown(page)
+    assert page.count("lm-tc") == 1
+
+
+def test_the_prompt_view_knows_turns() -> None:
+    text = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <b><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert [role for role, _ in tokens.turns(text)] == ["system", "user", "assistant"]
+    assert "".join(part for _, part in tokens.turns(text)) == text
+    page = tokens.prompt(text, 30, 20)
+    assert audit(page) == []
+    assert "20 cached + 10 new" in shown(page)
+    assert tokens.turns("no markers") == [("", "no markers")]
+    view = views.prompt_view(Reply("x", prompt=text, usage=Usage(30, 20, 1)))
+    assert "Be brief." in shown(view._repr_mimebundle_()["text/html"])
+    assert repr(views.prompt_view(Reply("x"))) == "the prompt was not saved"
+
+
+# ----------------------------------------------------------------------------- stats, plots
+
+
+def test_the_ledger_has_a_line_per_generation(shell: InteractiveShell, script: Scoring) -> None:
+    assert "no cell has asked" in command(shell, "stats")["text/plain"]
+    for _ in range(2):
+        cell(shell, "", "Hi")
+    data = command(shell, "stats")
+    lines = data["text/plain"].splitlines()
+    assert len(lines) == 4
+    assert lines[1].split()[1] == "fake"
+    assert lines[-1].startswith("sum")
+    assert shown(data["text/html"]).count("fake") == 2
+    axes = shell.run_line_magic("llm", "stats --plot")
+    assert axes.get_xlabel() == "cell"
+
+
+def test_speeds_are_taken_over_a_window() -> None:
+    seconds, rates = throughput.speeds([0.0, 0.1, 0.2, 0.4], window=2)
+    assert seconds == [0.1, 0.2, 0.4]
+    assert rates == pytest.approx([10.0, 10.0, 2 / 0.3])
+    assert throughput.speeds([]) == ([], [])
+    assert throughput.speeds([1.0, 1.0]) == ([], [])
+
+
+def test_plot_takes_and_returns_axes_without_pyplot() -> None:
+    import subprocess
+    import sys
+
+    axes = reply_of().plot()
+    assert axes.get_ylabel() == "tokens a second"
+    image = axes._repr_png_()
+    assert image.startswith(b"\x89PNG")
+    again = views.plot(reply_of(), ax=axes)
+    assert again is axes
+    dark = views.plot(reply_of(), dark=True)
+    assert dark.figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
+    assert views.plot(Reply("")).lines  # an empty reply is an empty plot
+    code = (
+        "import sys; from llm_magic.chat.reply import Reply; Reply('x').plot()._repr_png_();"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
+
+
+# ----------------------------------------------------------------------------- alternatives, frame
+
+
+def test_alternatives_of_a_token() -> None:
+    reply = reply_of()
+    view = reply.alternatives(5)
+    text = shown(view._repr_mimebundle_()["text/html"])
+    assert "after ' w0 w1 w2 w3 w4'" in text
+    assert "→" in text
+    assert "␣alt0" in text
+    assert "entropy at least" in text
+    assert "→ ␣w5" in repr(view)
+    assert repr(reply.alternatives(-1)) == repr(view)
+    with pytest.raises(IndexError, match="6 tokens"):
+        reply.alternatives(6)
+
+
+def test_entropy_is_a_lower_bound_in_bits() -> None:
+    from llm_magic.ui.logprobs import entropy
+
+    half = math.log(0.5)
+    even = Token(1, b"a", half, 1, (Top(1, b"a", half), Top(2, b"b", half)))
+    assert entropy(even) == pytest.approx(1.0)
+    # A quarter is unknown: taken as one outcome, though it may be many.
+    quarter = math.log(0.25)
+    some = Token(1, b"a", half, 1, (Top(1, b"a", half), Top(2, b"b", quarter)))
+    assert entropy(some) == pytest.approx(1.5)
+    assert entropy(Token(1, b"a", half, 1)) is None
+    sure = Token(1, b"a", 0.0, 1, (Top(1, b"a", 0.0), Top(2, b"b", None)))
+    assert entropy(sure) == 0.0
+
+
+def test_to_frame_has_a_row_per_token() -> None:
+    frame = reply_of().to_frame()
+    assert list(frame.columns) == [
+        "token", "id", "kind", "logprob", "p", "rank", "entropy", "at", "top",
+    ]  # fmt: skip
+    assert len(frame) == 6
+    assert frame.p.iloc[0] == 1.0
+
+
+def test_to_frame_without_pandas_is_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    rows = reply_of().to_frame()
+    assert rows[1]["token"] == " w1"
+
+
+# ----------------------------------------------------------------------------- tool traces
+
+CALL = ToolCall("c1", "weather", '{"city": "Paris"}')
+TRACE = (
+    ToolRecord(1, CALL, {"city": "Paris"}, "auto", "ok", 0.12, "sunny", stdout="fetching"),
+    ToolRecord(1, CALL, {"city": "Rome"}, "edited", "refused", 0.0, "refused by the user"),
+    ToolRecord(2, CALL, None, "auto", "error", 1.5, "error: boom", error="ZeroDivisionError: boom"),
+)
+
+
+def test_a_trace_shows_rounds_calls_and_what_became_of_them() -> None:
+    view = Reply("x", trace=TRACE).trace_view()
+    text = shown(view._repr_mimebundle_()["text/html"])
+    for piece in ("3 tool calls · 2 not ok · 1.6 s", "round 1", "round 2", "weather", "120 ms",
+                  "sunny", "fetching", "refused", "edited", "ZeroDivisionError: boom"):  # fmt: skip
+        assert piece in text, piece
+    assert "round 2: ✗ weather" in repr(view)
+    exported = json.loads(view.to_json())
+    assert exported[0]["call"]["name"] == "weather"
+    assert exported[0]["arguments"] == {"city": "Paris"}
+    assert repr(Reply("x").trace_view()) == "no tool was called"
+
+
+def test_a_trace_is_part_of_the_cell() -> None:
+    page = views.bundle(Reply("x", trace=TRACE), views.Look())["text/html"]
+    assert "3 tool calls" in shown(page)
+    steady = views.bundle(Reply("x", trace=TRACE), views.Look(docs=True))["text/html"]
+    assert "120 ms" not in shown(steady)
+
+
+@pytest.mark.parametrize("evil", XSS)
+def test_nothing_of_the_corpus_survives_in_traces_branches_and_prompts(evil: str) -> None:
+    call = ToolCall(evil, evil, evil)
+    record = ToolRecord(1, call, {evil: evil}, evil, evil, 0.1, evil, stdout=evil, error=evil)
+    token = Token(1, evil.encode(), -2.0, 2, (Top(2, evil.encode(), -1.0),))
+    branch = Reply(evil, tokens=(token,), model=evil)
+    reply = Reply(
+        evil, reasoning=evil, tokens=(token,), model=evil, prompt=evil, trace=(record,),
+        branches=((0, branch),),
+    )  # fmt: skip
+    look = views.Look(show=bundles.SECTIONS | {"surprises"})
+    assert audit(views.bundle(reply, look)["text/html"]) == []
+    for view in (reply.alternatives(0), reply.trace_view(), reply.prompt_view()):
+        assert audit(view._repr_mimebundle_()["text/html"]) == []
+    assert audit(compare.fragment([reply, branch], [evil, evil])) == []
+    pieces = [Piece(1, evil, evil.encode(), special) for special in (True, False)]
+    assert audit(tokens.inspector(pieces, 1)) == []
+    entry = throughput.Entry(1, evil, 1, 1, 1, 1.0, 1.0, 1.0, evil)
+    assert audit(throughput.ledger([entry])) == []
+    # And from a foreign notebook's JSON.
+    again = views.from_output(json.loads(json.dumps(views.bundle(reply, look))))
+    assert audit(views.bundle(again, look)["text/html"]) == []
+
+
+def test_long_results_are_cut() -> None:
+    record = ToolRecord(1, CALL, {}, "auto", "ok", 0.1, "x" * 10_000)
+    page = tooltrace.fragment((record,))
+    assert len(page) < 8_000
+    assert "6,000 more characters" in page
+
+
+# ----------------------------------------------------------------------------- nbconvert
+
+
+def test_outputs_render_in_nbconvert(shell: InteractiveShell, script: Scoring) -> None:
+    from nbconvert import HTMLExporter
+
+    (*_, data) = cell(shell, "--logprobs 3 --show prompt,stats", "Hi <b>there</b>")
+    output = nbformat.v4.new_output("display_data", data=data)
+    book = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("%%llm\nHi", outputs=[output])]
+    )
+    nbformat.validate(book)
+    for sanitize in (False, True):
+        page, _ = HTMLExporter(sanitize_html=sanitize).from_notebook_node(book)
+        at = page.index("llm-magic") if "llm-magic" in page else 0
+        text = shown(re.sub(r"<(style|script).*?</\1>", "", page[at:], flags=re.S))
+        for piece in ("The answer at 0.7", "Token probabilities", "rank", "Statistics", "fake"):
+            assert piece in text, (sanitize, piece)
+        assert "<b>there</b>" not in page
