@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from ..errors import RequestError, UnsupportedError
 from ..events import Finish, Message, Piece, Prefill, Timings, Token, Top, Usage
@@ -168,7 +168,7 @@ def _prompt_text(request: Request) -> str:
     if isinstance(prompt, str):
         return prompt
     if prompt and isinstance(prompt[0], Message):
-        turns = cast("tuple[Message, ...]", prompt)
+        turns = [m for m in prompt if isinstance(m, Message)]
         return "".join(f"{m.role}: {m.text}\n" for m in turns) + "assistant: "
     return " ".join(map(str, prompt))
 
