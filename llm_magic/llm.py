@@ -4,20 +4,24 @@ Comes in: texts, ids or messages and plain keyword options. Goes out: Replies an
 not know how a provider works, nor anything about notebooks.
 """
 
+import contextlib
 import difflib
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from enum import Enum
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from .chat.reply import Fold, Reply
 from .chat.schema import as_schema
+from .chat.stream import drained, interruptible, reply_of
+from .chat.tools import as_tools
 from .errors import Interrupted, RequestError
 from .events import (
+    CallDelta,
     Choices,
     Constraint,
-    Event,
-    Finish,
+    Delta,
     Grammar,
     Message,
     Piece,
@@ -61,7 +65,9 @@ def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any])
     sampling = Sampling(**{k: _sampling_value(k, v) for k, v in options.items() if k in _SAMPLING})
     others = {k: v for k, v in options.items() if k in _REQUEST and v is not None}
     if "tools" in others:
-        others["tools"] = tuple(as_tool_spec(t) for t in others["tools"])
+        others["tools"] = tuple(tool.spec for tool in as_tools(others["tools"]))
+    if "tool_choice" in others:
+        others["tool_choice"] = _tool_choice(others["tool_choice"], others.get("tools", ()))
     logprobs = others.get("logprobs")
     if logprobs is not None and (isinstance(logprobs, bool) or logprobs < 0):
         raise RequestError(f"logprobs is {logprobs!r}; it must be 0 or more, or None")
@@ -111,17 +117,18 @@ def _constraint(options: Mapping[str, Any]) -> Constraint | None:
             return Grammar(value)
 
 
-def as_tool_spec(tool: Any) -> ToolSpec:
-    """A ToolSpec from itself or an OpenAI-style dict. RequestError says what is missing."""
-    if isinstance(tool, ToolSpec):
-        return tool
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise RequestError(f"a tool needs a name: {tool!r}")
-    empty: dict[str, Any] = {"type": "object", "properties": {}}
-    return ToolSpec(
-        function["name"], str(function.get("description", "")), function.get("parameters") or empty
-    )
+def _tool_choice(choice: Any, tools: Sequence[ToolSpec]) -> str:
+    """auto, none, required or a tool's name, also from OpenAI's {"function": {"name": ...}}."""
+    if isinstance(choice, Mapping):
+        function = choice.get("function", choice)
+        choice = function.get("name") if isinstance(function, Mapping) else None
+    names = [tool.name for tool in tools]
+    if not isinstance(choice, str) or choice not in ("auto", "none", "required", *names):
+        ways = ", ".join(map(repr, ["auto", "none", "required", *names]))
+        raise RequestError(f"tool_choice is {choice!r}; it must be one of {ways}")
+    if not names and choice == "required":
+        raise RequestError("tool_choice is 'required', but there are no tools")
+    return choice
 
 
 def as_prompt(prompt: PromptLike) -> Prompt:
@@ -137,37 +144,66 @@ def as_prompt(prompt: PromptLike) -> Prompt:
         raise RequestError(str(e)) from None
 
 
-def interruptible(stream: Stream) -> Iterator[Event]:
-    """The stream's events on the main thread, with Ctrl-C (or the stop button) handled.
-
-    The first interrupt cancels the stream; its last events still come, and after them `Interrupted`
-    is raised with the partial reply. A second interrupt raises at once.
-    """
-    interrupted = False
-    events = iter(stream)
-    while True:
-        try:
-            event = next(events)
-        except StopIteration:
-            break
-        except KeyboardInterrupt as e:
-            if interrupted:
-                stream.close()
-                raise _interrupted(stream) from None
-            if isinstance(e, Interrupted):
+def _heard(stream: Stream, on_delta: Callable[[Delta | CallDelta], Any]) -> Reply:
+    """Read a stream to its end for a caller that wants to be called."""
+    fold = Fold()
+    with stream:
+        for event in interruptible(stream):
+            fold.add(event)
+            if not isinstance(event, Delta | CallDelta):
+                continue
+            try:
+                answer = on_delta(event)
+            except Exception as e:
+                stream.cancel()
+                for rest in stream:  # until the engine has stopped
+                    fold.add(rest)
+                with contextlib.suppress(AttributeError):  # a class with slots of its own
+                    e.partial = reply_of(stream, fold)  # type: ignore[attr-defined]
                 raise
-            interrupted = True
-            stream.cancel("interrupted")
-            continue
-        yield event
-    if interrupted:
-        raise _interrupted(stream)
+            if answer is Control.STOP:
+                stream.cancel("stop")
+                for rest in stream:
+                    fold.add(rest)
+    return reply_of(stream, fold)
 
 
-def _interrupted(stream: Stream) -> Interrupted:
-    reply: Reply | None = getattr(stream, "reply", None)
-    n = len(reply.tokens) if reply else 0
-    return Interrupted(f"interrupted after {n} token{'' if n == 1 else 's'}", reply)
+def _gathered(streams: Sequence[Stream]) -> list[Reply]:
+    """Read several streams side by side, so that the engine can batch them."""
+    folds = [Fold() for _ in streams]
+    left = dict(enumerate(streams))
+    try:
+        while left:
+            for i, stream in list(left.items()):
+                event = next(stream, None)
+                if event is None:
+                    del left[i]
+                else:
+                    folds[i].add(event)
+    except KeyboardInterrupt:
+        replies = [reply_of(s, f) for s, f in zip(streams, folds, strict=True)]
+        n = sum(len(reply.tokens) for reply in replies)
+        raise Interrupted(
+            f"interrupted after {n} tokens of {len(streams)} replies", replies
+        ) from None
+    finally:
+        for stream in streams:
+            stream.close()
+    return [reply_of(s, f) for s, f in zip(streams, folds, strict=True)]
+
+
+def _seeded(request: Request, i: int) -> Request:
+    seed = request.sampling.seed
+    if seed is None or i == 0:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=seed + i))
+
+
+class Control(Enum):
+    """What a callback of `LLM.stream` answers. None means CONTINUE."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
 
 
 class LLM:
@@ -183,40 +219,114 @@ class LLM:
     def model(self) -> str:
         return self.provider.model
 
-    def stream(self, prompt: PromptLike, *, system: str | None = None, **options: Any) -> Stream:
+    @overload
+    def stream(
+        self,
+        prompt: PromptLike,
+        *,
+        system: str | None = None,
+        on_delta: None = None,
+        **options: Any,
+    ) -> Stream: ...
+    @overload
+    def stream(
+        self,
+        prompt: PromptLike,
+        *,
+        system: str | None = None,
+        on_delta: Callable[[Delta | CallDelta], Any],
+        **options: Any,
+    ) -> Reply: ...
+    def stream(
+        self,
+        prompt: PromptLike,
+        *,
+        system: str | None = None,
+        on_delta: Callable[[Delta | CallDelta], Any] | None = None,
+        **options: Any,
+    ) -> Stream | Reply:
         """Start generating; the Stream yields events. Options: see `complete`.
 
         A text or ids are continued as they are; messages go through the chat template.
+
+        on_delta: instead of a Stream, call this with each piece and return the Reply. It returns
+        Control.STOP to end there (everything so far counts); anything else goes on. If it raises,
+        generation stops, and the exception comes with the partial reply as `.partial`.
         """
         given = as_prompt(prompt)
         is_chat = bool(given) and isinstance(given, tuple) and isinstance(given[0], Message)
         if system is not None:
             given = _with_system(given, system)
             is_chat = True
-        return self.provider.stream(build_request(given, CHAT if is_chat else COMPLETE, options))
+        stream = self.provider.stream(build_request(given, CHAT if is_chat else COMPLETE, options))
+        return stream if on_delta is None else _heard(stream, on_delta)
 
-    def complete(self, prompt: str | Sequence[int], **options: Any) -> Reply:
+    @overload
+    def complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        n: None = None,
+        best_of: int | None = None,
+        **options: Any,
+    ) -> Reply: ...
+    @overload
+    def complete(
+        self, prompt: str | Sequence[int], *, n: int, best_of: int | None = None, **options: Any
+    ) -> list[Reply]: ...
+    def complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        n: int | None = None,
+        best_of: int | None = None,
+        **options: Any,
+    ) -> Reply | list[Reply]:
         """Continue a text (or token ids). Greedy and at most 256 tokens unless told otherwise.
+
+        n: a list of so many replies. best_of: generate so many, keep those with the greatest mean
+        logprob. With a seed, reply i is drawn with seed + i.
 
         Options: max_tokens, min_tokens, temperature (0 is greedy), top_k, top_p, min_p, typical,
         mirostat, seed, stop, repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty,
         logit_bias, logprobs (n alternatives per token), echo, suffix, schema | regex | choices |
         grammar, reuse (of the KV cache).
         """
-        return self._finish(
-            self.provider.stream(build_request(as_prompt(prompt), COMPLETE, options))
-        )
+        return self._answer(build_request(as_prompt(prompt), COMPLETE, options), n, best_of)
 
+    @overload
     def chat(
         self,
         messages: str | Sequence[Message | Mapping[str, Any]],
         *,
         system: str | None = None,
+        n: None = None,
+        best_of: int | None = None,
         **options: Any,
-    ) -> Reply:
+    ) -> Reply: ...
+    @overload
+    def chat(
+        self,
+        messages: str | Sequence[Message | Mapping[str, Any]],
+        *,
+        system: str | None = None,
+        n: int,
+        best_of: int | None = None,
+        **options: Any,
+    ) -> list[Reply]: ...
+    def chat(
+        self,
+        messages: str | Sequence[Message | Mapping[str, Any]],
+        *,
+        system: str | None = None,
+        n: int | None = None,
+        best_of: int | None = None,
+        **options: Any,
+    ) -> Reply | list[Reply]:
         """Answer a conversation (a text is one user message). Temperature 0.7, at most 256 tokens.
 
-        Options: those of `complete`, and tools, tool_choice, thinking, template_kwargs.
+        Options: those of `complete`, and tools, tool_choice, thinking, template_kwargs, trim (leave
+        the oldest exchanges out where the messages do not fit the window).
         """
         given: Prompt
         if isinstance(messages, str):
@@ -227,21 +337,21 @@ class LLM:
                 raise RequestError("chat needs messages: a list of {'role': ..., 'content': ...}")
         if system is not None:
             given = _with_system(given, system)
-        return self._finish(self.provider.stream(build_request(given, CHAT, options)))
+        return self._answer(build_request(given, CHAT, options), n, best_of)
 
-    def _finish(self, stream: Stream) -> Reply:
-        fold_of = getattr(stream, "reply", None)
-        fold = Fold(self.model) if fold_of is None else None
-        with stream:
-            events: Iterator[Event] = stream
-            if threading.current_thread() is threading.main_thread():
-                events = interruptible(stream)
-            for event in events:
-                if fold is not None:
-                    fold.add(event)
-                if isinstance(event, Finish):
-                    pass  # the loop ends by itself; breaking would hide an interrupt
-        return fold.reply() if fold is not None else cast(Reply, stream.reply)  # type: ignore[attr-defined]
+    def _answer(self, request: Request, n: int | None, best_of: int | None) -> Reply | list[Reply]:
+        for name, value in (("n", n), ("best_of", best_of)):
+            if value is not None and (isinstance(value, bool) or value < 1):
+                raise RequestError(f"{name} is {value!r}; it must be 1 or more")
+        wanted, drawn = n or 1, max(best_of or 1, n or 1)
+        if drawn == 1:
+            reply = drained(self.provider.stream(request))
+            return reply if n is None else [reply]
+        replies = _gathered([self.provider.stream(_seeded(request, i)) for i in range(drawn)])
+        if drawn > wanted:  # the most likely ones, in the order in which they were drawn
+            order = sorted(range(drawn), key=lambda i: -(replies[i].mean_logprob or -math.inf))
+            replies = [replies[i] for i in sorted(order[:wanted])]
+        return replies[0] if n is None else replies
 
     def tokenize(self, text: str, special: bool = True) -> list[Piece]:
         """The tokens of a text. special: control-token strings become control tokens."""

@@ -8,6 +8,7 @@ Cutting inside one would leave a call without its result, or an answer without i
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..events import Message
 
@@ -31,3 +32,32 @@ def shortened(messages: Sequence[Message], n: int) -> tuple[Message, ...]:
     system, groups = exchanges(messages)
     n = min(n, len(groups) - 1)
     return (*system, *(m for group in groups[n:] for m in group))
+
+
+def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as plain JSON in OpenAI's form; reasoning as `reasoning_content`, which others
+    ignore. `events.as_messages` reads it back."""
+    return [_entry(message) for message in messages]
+
+
+def _entry(message: Message) -> dict[str, Any]:
+    content: Any = message.content
+    if isinstance(content, tuple):
+        content = [{"type": part.type, "text": part.text} for part in content]
+    out: dict[str, Any] = {"role": message.role, "content": content}
+    if message.reasoning:
+        out["reasoning_content"] = message.reasoning
+    if message.calls:
+        out["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.calls
+        ]
+    if message.call_id is not None:
+        out["tool_call_id"] = message.call_id
+    if message.name is not None:
+        out["name"] = message.name
+    return out

@@ -34,8 +34,8 @@ _BASIC: dict[Any, dict[str, Any]] = {
     dict: {"type": "object"},
     list: {"type": "array"},
     tuple: {"type": "array"},
-    set: {"type": "array", "uniqueItems": True},
-    frozenset: {"type": "array", "uniqueItems": True},
+    set: {"type": "array"},  # repeated items fall together when the set is made
+    frozenset: {"type": "array"},
     datetime.datetime: {"type": "string", "format": "date-time"},
     datetime.date: {"type": "string", "format": "date"},
     datetime.time: {"type": "string", "format": "time"},
@@ -60,6 +60,7 @@ _LISTS = (
     *(collections.abc.MutableSequence,),
 )
 _SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
+_VALUES = ("default", "const", "enum", "examples")
 _DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 # What Annotated may carry besides a description: attributes of annotated_types and pydantic's
@@ -117,6 +118,19 @@ def type_schema(hint: Any) -> dict[str, Any]:
     return {**out, "$defs": builder.defs} if builder.defs else out
 
 
+def object_schema(hints: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+    """The JSON schema of an object with a property per name. SchemaError names the property."""
+    builder = _Builder()
+    properties = {}
+    for name, hint in hints.items():
+        try:
+            properties[name] = builder.build(hint)
+        except SchemaError as e:
+            raise SchemaError(f"{name}: {e}") from None
+    out = {**_object(properties), "required": list(required)}
+    return {**out, "$defs": builder.defs} if builder.defs else out
+
+
 class _Builder:
     """One schema in the making. open: classes that are being written, outermost first."""
 
@@ -152,10 +166,8 @@ class _Builder:
             items = [self.build(a) for a in arguments]
             size = {"minItems": len(items), "maxItems": len(items)}
             return {"type": "array", "prefixItems": items, "items": False, **size}
-        if origin in _LISTS or origin is tuple:
+        if origin in _LISTS or origin in _SETS or origin is tuple:
             return {"type": "array", "items": self.build(arguments[0])}
-        if origin in _SETS:
-            return {"type": "array", "items": self.build(arguments[0]), "uniqueItems": True}
         if origin in _DICTS and _plain(arguments[0]) is str:
             return {"type": "object", "additionalProperties": self.build(arguments[1])}
         if callable(getattr(origin, "model_json_schema", None)) or dataclasses.is_dataclass(origin):
@@ -203,8 +215,11 @@ class _Builder:
     def _field(self, hint: Any, name: str, type_: Any) -> dict[str, Any]:
         out = self.build(type_)
         field = getattr(hint, "__dataclass_fields__", {}).get(name)
-        words = field.metadata.get("description") if field else None
-        return {**out, "description": str(words)} if words else out
+        if field is None:
+            return out
+        words = field.metadata.get("description")
+        out = {**out, "description": str(words)} if words else out
+        return {**out, **default_of(field.default)}
 
     def _model(self, model: Any) -> dict[str, Any]:
         """A pydantic model; its definitions move up to ours."""
@@ -213,12 +228,33 @@ class _Builder:
         except Exception as e:  # pydantic's own error tells which field has no schema
             raise SchemaError(f"{model.__name__} has no JSON schema: {e}") from None
         for name, definition in out.pop("$defs", {}).items():
-            self._define(name, definition)
-        return out
+            self._define(name, _without_unique(definition))
+        return cast("dict[str, Any]", _without_unique(out))
 
     def _define(self, name: str, schema: Any) -> None:
         if self.defs.setdefault(name, schema) != schema:
             raise SchemaError(f"two different types are called {name!r}; rename one of them")
+
+
+def default_of(value: Any) -> dict[str, Any]:
+    """The "default" keyword of a default value, as far as JSON has it."""
+    value = value.value if isinstance(value, enum.Enum) else value
+    plain = value is None or isinstance(value, str | int | float | bool)
+    return {"default": value} if plain else {}
+
+
+def _without_unique(schema: Any) -> Any:
+    """A model's schema without uniqueItems, which pydantic writes for sets, as ours has none."""
+    match schema:
+        case dict():
+            return {
+                k: v if k in _VALUES else _without_unique(v)
+                for k, v in schema.items()
+                if k != "uniqueItems" or v is not True
+            }
+        case list():
+            return [_without_unique(item) for item in schema]
+    return schema
 
 
 def _hashable(hint: Any) -> bool:

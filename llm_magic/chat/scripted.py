@@ -4,6 +4,7 @@ Comes in: answers. Goes out: the same events as a real engine sends, tokens, log
 progress and timings included, through the same router. Deterministic: nothing depends on a clock.
 """
 
+import functools
 import hashlib
 import re
 import threading
@@ -16,6 +17,7 @@ from ..events import Finish, Message, Piece, Prefill, Timings, Token, Top, Usage
 from ..provider import Request
 from .reply import Fold
 from .router import Router
+from .schema import parse
 from .stream import TokenStream
 from .syntax import ReasoningTags, Syntax
 
@@ -79,10 +81,14 @@ class Scripted:
         router = Router(
             stop=request.sampling.stop or (),
             reasoning=self._reasoning,
-            syntax=self._syntax if request.tools else None,
+            syntax=self._syntax if request.tools and request.tool_choice != "none" else None,
             tools=request.tools,
         )
-        return TokenStream(source, router, Fold(self.model, prompt, (), request.sampling))
+        fold = Fold(self.model, prompt, (), request.sampling)
+        read = None
+        if request.constraint is not None:
+            read = functools.partial(parse, request.constraint)
+        return TokenStream(source, router, fold, parse=read)
 
     def tokenize(self, text: str, special: bool = True) -> list[Piece]:
         return [Piece(_id(w), w, w.encode(), False) for w in _WORDS.findall(text)]

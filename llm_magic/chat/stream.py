@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
-from ..errors import EngineError, LLMError
+from ..errors import EngineError, Interrupted, LLMError
 from ..events import Delta, Event, Finish, Prefill, Progress, Queued, Token
+from ..provider import Stream
 from .reply import Fold, Reply
 from .router import Router
 
@@ -161,3 +162,55 @@ class TokenStream:
         # A stream dropped half way (a `for` left by break) must not go on in the background.
         if not self._done and not self._closed:
             self.close()
+
+
+# ----------------------------------------------------------------------------- reading a stream
+
+
+def interruptible(stream: Stream) -> Iterator[Event]:
+    """The stream's events on the main thread, with Ctrl-C (or the stop button) handled.
+
+    The first interrupt cancels the stream; its last events still come, and after them `Interrupted`
+    is raised with the partial reply. A second interrupt raises at once.
+    """
+    interrupted = False
+    events = iter(stream)
+    while True:
+        try:
+            event = next(events)
+        except StopIteration:
+            break
+        except KeyboardInterrupt as e:
+            if interrupted:
+                stream.close()
+                raise _interrupted(stream) from None
+            if isinstance(e, Interrupted):
+                raise
+            interrupted = True
+            stream.cancel("interrupted")
+            continue
+        yield event
+    if interrupted:
+        raise _interrupted(stream)
+
+
+def _interrupted(stream: Stream) -> Interrupted:
+    reply: Reply | None = getattr(stream, "reply", None)
+    n = len(reply.tokens) if reply else 0
+    return Interrupted(f"interrupted after {n} token{'' if n == 1 else 's'}", reply)
+
+
+def drained(stream: Stream) -> Reply:
+    """Read a stream to its end. On the main thread an interrupt ends it with `Interrupted`."""
+    fold = Fold()
+    with stream:
+        # The loop must see the end by itself: leaving it at Finish would hide an interrupt.
+        for event in interruptible(stream):
+            fold.add(event)
+    return reply_of(stream, fold)
+
+
+def reply_of(stream: Stream, fold: Fold) -> Reply:
+    """A stream's own reply, which knows its prompt; of a foreign stream what its events tell."""
+    own = getattr(stream, "reply", None)
+    return own if isinstance(own, Reply) else fold.reply()

@@ -1,0 +1,317 @@
+"""A conversation: a history, a model that answers, tools that it may call.
+
+Comes in: what a person says. Goes out: one Stream per turn, and a history that always consists of
+whole exchanges. It must not know notebooks, nor how a model generates.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+from ..errors import RequestError
+from ..events import Message, as_messages
+from .history import exchanges, to_openai
+from .reply import Reply
+from .stream import drained
+from .toolrun import Approve
+from .tools import Tool, as_tools
+from .turn import Replying, Rules, Turn
+
+
+class Speaker(Protocol):
+    """What a conversation needs of a model; llm.LLM is one."""
+
+    @property
+    def model(self) -> str: ...
+
+    def stream(self, prompt: Any, **options: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and all that answered it. id: unique in its conversation. cell: who asked, for
+    callers that ask again (a notebook cell that runs twice). reply: None for imported ones."""
+
+    id: int
+    messages: tuple[Message, ...]
+    reply: Reply | None = None
+    cell: str | None = None
+
+    @property
+    def question(self) -> Message:
+        return self.messages[0]
+
+
+class Conversation:
+    """Talk to a model over many turns: `chat = Conversation(llm); chat.ask("Hello")`.
+
+    llm: who answers. system: the system prompt. tools: functions that it may call, see
+    `llm_magic.tool`; they run here, between two rounds of the model. max_steps: rounds of calls in
+    one turn; then it must answer. approve: asked before each call, with the ToolCall and its parsed
+    arguments; it returns True, False, a text (refused, with the reason) or a dict (other
+    arguments). timeout: seconds for one call. options: of every turn, as for `LLM.chat`.
+
+    One turn at a time; everything else may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        llm: Speaker,
+        system: str | None = None,
+        tools: Sequence[Any] = (),
+        max_steps: int = 8,
+        approve: Approve | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> None:
+        self.llm = llm
+        self.system = system
+        self.rules = Rules(_runnable(tools), max_steps, approve, timeout)
+        self.options = options
+        self._exchanges: list[Exchange] = []
+        self._ids = itertools.count(1)
+        self._lock = threading.RLock()
+        self._turn: Turn | None = None
+        self._last: Reply | None = None
+
+    def __repr__(self) -> str:
+        n = len(self._exchanges)
+        return f"<Conversation with {self.llm.model}: {n} exchange{'s' * (n != 1)}>"
+
+    # ------------------------------------------------------------------ what was said
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Everything so far, the system prompt included, as the model will read it."""
+        return (*self._head(), *(m for e in self.exchanges for m in e.messages))
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        with self._lock:
+            return tuple(self._exchanges)
+
+    @property
+    def last(self) -> Reply | None:
+        """The latest reply with all that was measured, also where nothing of it was kept."""
+        return self._last
+
+    def _head(self) -> tuple[Message, ...]:
+        return (Message("system", self.system),) if self.system else ()
+
+    # ------------------------------------------------------------------ saying something
+
+    def send(
+        self,
+        text: str | Message,
+        *,
+        replace: int | None = None,
+        cell: str | None = None,
+        **options: Any,
+    ) -> Turn:
+        """Say something; the Stream yields the answer's events, its `reply` is the Reply.
+
+        replace: id of an exchange that this one takes the place of; the model then sees only what
+        came before it. cell: the same by the name of whoever asks: what the same cell said before
+        is replaced. options: of this turn, over those of the conversation.
+
+        The history changes when the turn ends, and not at all where nothing was answered.
+        """
+        question = text if isinstance(text, Message) else Message("user", text)
+        with self._lock:
+            self._free()
+            place = self._place(replace, cell)
+            before = self._exchanges if place is None else self._exchanges[:place]
+            told = (*self._head(), *(m for e in before for m in e.messages), question)
+            old = None if place is None else self._exchanges[place].id
+            id = next(self._ids) if old is None else old
+
+            def settle(added: tuple[Message, ...], reply: Reply) -> None:
+                self._settle(Exchange(id, (question, *added), reply, cell), bool(added))
+
+            settings = {**self.options, **options}
+            rules = self.rules
+            if "tools" in settings:
+                rules = _with_tools(rules, settings.pop("tools"))
+            self._turn = Turn(told, self._opener(settings, rules), rules, settle)
+            return self._turn
+
+    def ask(self, text: str | Message, **options: Any) -> Reply:
+        """Say something and wait for the whole Reply. Options as for `send`."""
+        return drained(self.send(text, **options))
+
+    def _opener(self, settings: Mapping[str, Any], rules: Rules) -> Callable[..., Replying]:
+        def open(messages: tuple[Message, ...], first: bool, may_call: bool) -> Replying:
+            options = dict(settings)
+            if rules.tools:
+                options["tools"] = [tool.spec for tool in rules.tools]
+                # A call that was asked for by name must not be asked for again after it was made.
+                wanted = options.get("tool_choice", "auto") if first else "auto"
+                options["tool_choice"] = wanted if may_call else "none"
+            return cast(Replying, self.llm.stream(messages, **options))
+
+        return open
+
+    def _place(self, id: int | None, cell: str | None) -> int | None:
+        if id is not None:
+            return self._index(id)
+        if cell is None:
+            return None
+        return next((i for i, e in enumerate(self._exchanges) if e.cell == cell), None)
+
+    def _index(self, id: int) -> int:
+        for i, exchange in enumerate(self._exchanges):
+            if exchange.id == id:
+                return i
+        known = [e.id for e in self._exchanges]
+        raise RequestError(f"no exchange {id} in this conversation; there are {known}")
+
+    def _settle(self, exchange: Exchange, said: bool) -> None:
+        with self._lock:
+            self._last = exchange.reply
+            at = [i for i, e in enumerate(self._exchanges) if e.id == exchange.id]
+            if not said:
+                return
+            if at:
+                self._exchanges[at[0]] = exchange
+            else:
+                self._exchanges.append(exchange)
+
+    def _free(self) -> None:
+        """Make sure that no turn is going on. One that nobody reads any more is closed."""
+        turn = self._turn
+        if turn is None or turn.ended:
+            return
+        if turn.reading:
+            raise RequestError("an answer is still being written; wait for it or cancel it")
+        turn.close()
+
+    # ------------------------------------------------------------------ changing what was said
+
+    def cancel(self) -> None:
+        """Stop the answer that is being written, if any. What has come stays."""
+        turn = self._turn
+        if turn is not None:
+            turn.cancel()
+
+    def undo(self) -> Exchange | None:
+        """Forget the last exchange and return it; None when there is none."""
+        with self._lock:
+            self._free()
+            return self._exchanges.pop() if self._exchanges else None
+
+    def reset(self) -> None:
+        """Forget everything but the system prompt."""
+        with self._lock:
+            self._free()
+            self._exchanges.clear()
+            self._last = None
+
+    def edit(self, id: int, text: str | Message, **options: Any) -> Turn:
+        """Ask something else in the place of exchange `id`, and forget all that came after it.
+
+        Until the new answer is there, the old exchange stays."""
+        with self._lock:
+            self._free()
+            at = self._index(id)
+            turn = self.send(text, replace=id, **options)
+            del self._exchanges[at + 1 :]
+            return turn
+
+    def regenerate(self, **options: Any) -> Turn:
+        """Answer the last question once more; the new answer takes the place of the old one."""
+        with self._lock:
+            if not self._exchanges:
+                raise RequestError("there is nothing to answer once more")
+            last = self._exchanges[-1]
+            return self.send(last.question, replace=last.id, cell=last.cell, **options)
+
+    def fork(self, upto: int | None = None) -> "Conversation":
+        """A conversation of its own with the same past, up to and including exchange `upto`."""
+        with self._lock:
+            n = len(self._exchanges) if upto is None else self._index(upto) + 1
+            other = Conversation(self.llm, self.system, **self.options)
+            other.rules = self.rules
+            other._exchanges = self._exchanges[:n]
+            other._ids = itertools.count(max((e.id for e in other._exchanges), default=0) + 1)
+            other._last = other._exchanges[-1].reply if n else None
+            return other
+
+    # ------------------------------------------------------------------ in and out
+
+    def to_openai(self) -> list[dict[str, Any]]:
+        """The messages as plain JSON in OpenAI's form."""
+        return to_openai(self.messages)
+
+    def load(self, messages: Sequence[Message | Mapping[str, Any]]) -> None:
+        """Replace everything by these messages (as `to_openai` gives them).
+
+        A leading system message becomes the system prompt. RequestError says what cannot be used;
+        nothing is changed then.
+        """
+        try:
+            system, groups = exchanges(as_messages(messages))
+        except ValueError as e:
+            raise RequestError(str(e)) from None
+        for group in groups:
+            if group[0].role != "user":
+                raise RequestError(f"the history must begin with a user, not a {group[0].role!r}")
+        if groups and groups[-1][-1].role != "assistant":
+            raise RequestError("the history must end with an answer; send() asks the next question")
+        with self._lock:
+            self._free()
+            self.system = "\n\n".join(m.text for m in system) or None
+            self._exchanges = [Exchange(next(self._ids), tuple(g)) for g in groups]
+            self._last = None
+
+
+class Conversations:
+    """Conversations by name, for callers that hold several (the cells of a notebook)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._named: dict[str, Conversation] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._named))
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._named
+
+    def __getitem__(self, name: str) -> Conversation:
+        try:
+            return self._named[name]
+        except KeyError:
+            known = ", ".join(map(repr, self._named)) or "none"
+            raise RequestError(f"no conversation {name!r}; there are {known}") from None
+
+    def open(self, name: str, make: Callable[[], Conversation], new: bool = False) -> Conversation:
+        """The conversation of that name, made where there is none; new: made in any case."""
+        with self._lock:
+            if new or name not in self._named:
+                self._named[name] = make()
+            return self._named[name]
+
+    def remove(self, name: str) -> None:
+        """Forget a conversation. RequestError when there is none of that name."""
+        with self._lock:
+            self[name].cancel()
+            del self._named[name]
+
+
+def _runnable(things: Sequence[Any]) -> tuple[Tool, ...]:
+    tools = as_tools(things)
+    for tool in tools:
+        if tool.function is None:
+            raise RequestError(
+                f"tool {tool.name!r} is only described: give Tool(spec, function), or the function"
+            )
+    return tools
+
+
+def _with_tools(rules: Rules, things: Sequence[Any]) -> Rules:
+    return replace(rules, tools=_runnable(things))
