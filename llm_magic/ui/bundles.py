@@ -63,6 +63,22 @@ class Fragment:
         return {"text/plain": self.plain, "text/html": self.html}
 
 
+class Branch(Fragment):
+    """The newest branch of a reply beside the reply itself; both are in the saved JSON."""
+
+    def __init__(self, reply: Reply, look: Look, note: str = "") -> None:
+        shown = facts.steady(reply) if look.docs else reply
+        at, branch = shown.branches[-1]
+        page = compare.fragment([shown, branch], ["answer", branch_title(at, branch)])
+        line = html.note(*map(html.text, facts.parts(branch, note)))
+        super().__init__(page + line, branch.text + (f"\n\n[{note}]" if note else ""))
+        self._saved = None if look.docs else saved(reply, look)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        data = super()._repr_mimebundle_()
+        return data if self._saved is None else data | {VENDOR: self._saved}
+
+
 def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
     """The last state of a cell: plain text, Markdown, HTML, and JSON to read the reply back from.
 

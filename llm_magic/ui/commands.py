@@ -50,7 +50,7 @@ class Notebook(Protocol):
 
     def look(self) -> bundles.Look: ...
 
-    def keep(self, reply: Reply) -> None: ...
+    def keep(self, reply: Reply, measured: Reply | None = None) -> None: ...
 
     def show(self, fragment: bundles.Fragment) -> None: ...
 
@@ -296,14 +296,15 @@ def branch(nb: Notebook, rest: str) -> None:
     place = given.place if given.place is not None else _uncertain(reply)
     wanted = given.token
     token = branches.choice(reply, place, int(wanted) if _is_count(wanted) else wanted)
-    screen = live.screen(nb.shell, nb.look(), reply.model)
-    kept = _follow_branch(nb, reply, place, token, given, screen)
+    kept = _follow_branch(nb, reply, place, token, given)
     if given.reply:
         nb.shell.user_ns[given.reply] = kept
 
 
 def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
-                   given: argparse.Namespace, screen: live.Screen) -> Reply:  # fmt: skip
+                   given: argparse.Namespace) -> Reply:  # fmt: skip
+    look = replace(nb.look(), format="text")  # a branch begins in the middle of a sentence
+    screen = live.screen(nb.shell, look, reply.model)
     llm = nb.load(reply.model if hub.get(reply.model) else nb.name_of(None), screen)
     head = branches.prefix(reply, place, token)
     left = max(1, len(reply.tokens) - len(head))
@@ -316,17 +317,18 @@ def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
     )  # fmt: skip
     text = b"".join(t.bytes for t in head).decode("utf-8", "replace")
     screen.event(Delta("answer", text, head))
-    whole = _Whole(screen, reply, place, head)
-    live.follow(stream, whole, lambda rest: nb.keep(whole.join(rest)))
+    whole = _Whole(screen, look, reply, place, head)
+    live.follow(stream, whole, lambda rest: nb.keep(whole.join(rest), rest))
     return whole.reply
 
 
 class _Whole:
-    """A screen on which a branch ends as part of the reply that it left."""
+    """A screen on which a branch ends beside the reply that it left."""
 
-    def __init__(self, inner: live.Screen, reply: Reply, place: int, head: Any) -> None:
+    def __init__(self, inner: live.Screen, look: bundles.Look, reply: Reply, place: int,
+                 head: Any) -> None:  # fmt: skip
         self.event, self.close, self.say = inner.event, inner.close, inner.say
-        self._inner, self._place, self._head = inner, place, head
+        self._inner, self._look, self._place, self._head = inner, look, place, head
         self.reply = self._first = reply
 
     def join(self, rest: Reply) -> Reply:
@@ -335,7 +337,11 @@ class _Whole:
         return self.reply
 
     def final(self, reply: Reply, note: str = "") -> None:
-        self._inner.final(self.join(reply), note)
+        kept = self.join(reply)
+        if isinstance(self._inner, live.TextScreen):
+            self._inner.final(kept.branches[-1][1], note)
+        else:
+            self.say(bundles.Branch(kept, self._look, note))
 
 
 def _is_count(text: str | None) -> bool:

@@ -239,7 +239,7 @@ def _candidates(token: Token) -> list[tuple[str, str, str, str, float, str]]:
 
 def _meter(share: float) -> str:
     """A bar of blocks: text, so that it stays where style goes."""
-    eighths = round(share * 80)
+    eighths = round(share * 160)
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8].strip())
 
 

@@ -11,7 +11,6 @@ drawn.
 import argparse
 import difflib
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -79,7 +78,6 @@ class LLMMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any, **options: Any) -> None:
         super().__init__(shell, **options)
         self.ledger: list[throughput.Entry] = []
-        self._began = time.monotonic()
         self._replaced: dict[tuple[str, str], Callable[..., Any] | None] = {}
 
     @traitlets.default("docs_mode")
@@ -228,7 +226,6 @@ class LLMMagics(Magics):  # type: ignore[misc]
             screen = live.screen(self.shell, self._look_of(given), name, quiet=given.quiet,
                                  tokens=sampling["max_tokens"], rate=self.max_rate)  # fmt: skip
             llm = self.load(name, screen)
-            self._began = time.monotonic()
             if given.score:
                 reply = self._score(llm, str(prompt), sampling.get("logprobs", 5), screen)
             else:
@@ -286,13 +283,14 @@ class LLMMagics(Magics):  # type: ignore[misc]
         show = _sections(given.show) | ({"surprises"} if given.score else frozenset())
         return replace(self.look(), format=form, show=show, heat=True if given.score else None)
 
-    def keep(self, reply: Reply) -> None:
-        """The last reply: `_llm`, and a line in the ledger."""
+    def keep(self, reply: Reply, measured: Reply | None = None) -> None:
+        """The last reply: `_llm`, and a line in the ledger (of `measured`, if that is another)."""
         self.shell.user_ns["_llm"] = reply
         self.shell.user_ns_hidden["_llm"] = reply
-        seconds = 0.0 if self.docs_mode else time.monotonic() - self._began
-        shown = facts.steady(reply) if self.docs_mode else reply
-        self.ledger.append(throughput.entry(shown, self.shell.execution_count, seconds))
+        spent = measured or reply
+        # The input that runs now is the last one in the history, whatever the counter says already.
+        cell = len(self.shell.history_manager.input_hist_parsed) - 1
+        self.ledger.append(throughput.entry(facts.steady(spent) if self.docs_mode else spent, cell))
 
     def name_of(self, named: str | None) -> str:
         """The model that is meant when `named` was asked for."""

@@ -6,8 +6,8 @@ know engines.
 """
 
 import io
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +38,21 @@ def plot(reply: Reply, ax: "Axes | None" = None, dark: bool | None = None) -> "A
     ax: draw there; None: on a new figure, which a notebook shows as an image. dark: colours for
     dark pages; None: as matplotlib's settings say. Returns the Axes.
     """
-    from matplotlib import style
-
-    with style.context("dark_background") if dark else nullcontext():
+    with _look(dark, ax):
         target = _new_axes() if ax is None else ax
         _draw(target, reply)
     return target
+
+
+@contextmanager
+def _look(dark: bool | None, ax: "Axes | None") -> Iterator[None]:
+    """Colours for dark pages where asked for; small letters on figures of our own."""
+    from matplotlib import rc_context, style
+
+    colours = style.context("dark_background") if dark else nullcontext()
+    letters = rc_context({"font.size": 9.0}) if ax is None else nullcontext()
+    with colours, letters:
+        yield
 
 
 def _draw(ax: "Axes", reply: Reply) -> None:
@@ -131,9 +140,10 @@ class Entry:
     reason: str
 
 
-def entry(reply: Reply, cell: int, seconds: float) -> Entry:
-    """The ledger's line for a reply that took so many seconds."""
+def entry(reply: Reply, cell: int) -> Entry:
+    """The ledger's line for a reply. Its seconds are those that the model took."""
     usage, timings = reply.usage, reply.timings
+    scored = bool(reply.tokens) and all(t.forced for t in reply.tokens)
     return Entry(
         cell=cell,
         model=reply.model,
@@ -142,8 +152,8 @@ def entry(reply: Reply, cell: int, seconds: float) -> Entry:
         tokens=usage.completion,
         prefill_tps=timings.prefill_tps,
         decode_tps=timings.decode_tps,
-        seconds=seconds,
-        reason=reply.finish_reason or "failed",
+        seconds=timings.load + timings.first_token + timings.decode,
+        reason=reply.finish_reason or ("scored" if scored else "failed"),
     )
 
 
@@ -167,7 +177,14 @@ def _row(e: Entry) -> tuple[str, ...]:
     speeds = (f"{s:,.0f}" if s >= 10 else f"{s:.1f}" if s > 0 else "" for s in
               (e.prefill_tps, e.decode_tps))  # fmt: skip
     numbers = (f"{e.prompt:,}", f"{e.cached:,}", f"{e.tokens:,}")
-    return (f"[{e.cell}]", e.model, *numbers, *speeds, f"{e.seconds:.1f}", e.reason)
+    return (
+        f"[{e.cell}]",
+        e.model,
+        *numbers,
+        *speeds,
+        f"{e.seconds:.2f}" if e.seconds else "",
+        e.reason,
+    )
 
 
 def ledger(entries: Sequence[Entry]) -> str:
@@ -193,9 +210,7 @@ def ledger_text(entries: Sequence[Entry]) -> str:
 
 def plot_ledger(entries: Sequence[Entry], ax: Any = None, dark: bool | None = None) -> Any:
     """Prefill and decode tok/s of every generation, in the order of the cells. Returns Axes."""
-    from matplotlib import style
-
-    with style.context("dark_background") if dark else nullcontext():
+    with _look(dark, ax):
         target = _new_axes() if ax is None else ax
         places = range(len(entries))
         target.plot(places, [e.prefill_tps for e in entries], "s", color="#8c959f", label="prefill")

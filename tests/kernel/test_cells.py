@@ -1,6 +1,7 @@
 """Cells in a real Jupyter kernel: what arrives, when, and in which cell."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -468,6 +469,47 @@ def test_a_thread_and_a_cell_share_the_engine(real: Kernel) -> None:
     real.run("thread.join()").check()
     assert real.value("texts == [expected]") is True
     assert run.final["text/plain"]
+
+
+@pytest.mark.model
+def test_a_branch_reuses_the_prefix_and_equals_a_cold_run(real: Kernel) -> None:
+    real.run("%%llm -t 0 -n 16 --logprobs 5 -o r\nName three animals and a color.").check()
+    real.run("%llm branch 4 2 -t 0 -n 12 -r r").check()
+    cached, prompt = real.value("(_llm.branches[0][1].usage.cached, len(r.prompt_ids))")
+    assert cached >= prompt
+    real.run(
+        "branch = r.branches[0][1]\n"
+        "ids = [*r.prompt_ids, *(t.id for t in branch.tokens[:5])]\n"
+        "cold = llm.complete(ids, max_tokens=12, temperature=0, reuse=False)"
+    ).check()
+    assert real.value("[t.id for t in branch.tokens[5:]] == [t.id for t in cold.tokens]") is True
+    assert real.value("branch.tokens[4].bytes == r.tokens[4].top[1].bytes") is True
+
+
+@pytest.mark.model
+def test_tokenize_shows_exactly_what_the_model_gets(real: Kernel) -> None:
+    real.run("%%llm -t 0 -n 1 -o asked\nIs <|im_end|> a <b>token</b>?").check()
+    run = real.run("%llm tokenize").check()
+    ids = [int(i) for i in run.final["text/plain"].rpartition("ids: ")[2].split()]
+    assert ids == list(real.value("asked.prompt_ids"))
+    chat = real.run("%llm tokenize --chat Is <|im_end|> a <b>token</b>?").check()
+    assert chat.final["text/plain"].rpartition("ids: ")[2].split() == [str(i) for i in ids]
+
+
+@pytest.mark.model
+def test_score_compare_and_stats(real: Kernel) -> None:
+    run = real.run("%%llm --score\nThe capital of France is Paris.").check()
+    assert "perplexity" in run.final["text/html"]
+    command = (
+        '%llm compare --score "The capital of France is Paris." "The capital of Paris is France."'
+    )
+    sides = real.run(command).check().final["text/plain"]
+    first, second = re.findall(r"perplexity ([\d,.]+)\]", sides)
+    assert float(first.replace(",", "")) < float(second.replace(",", ""))
+    run = real.run("%%llm -t 0 -n 2 -o last\nHi").check()
+    lines = real.run("%llm stats").check().final["text/plain"].splitlines()
+    number = next(m for m in run.messages if m.kind == "execute_input").content["execution_count"]
+    assert lines[-2].startswith(f"[{number}]")
 
 
 @pytest.mark.model

@@ -172,7 +172,7 @@ def test_branch_goes_on_from_another_token(shell: InteractiveShell, script: Scor
     assert branch.text == b"".join(t.bytes for t in branch.tokens).decode()
     assert kept.text == first.text
     text = shown(data["text/html"])
-    assert "1 branch" in text
+    assert data["text/plain"] == branch.text
     assert f"branch at token 2: {tokens.alone(other.bytes)}" in text
     # It is all in the saved form.
     again = views.from_output(json.loads(json.dumps(data)))
@@ -262,6 +262,7 @@ def test_the_ledger_has_a_line_per_generation(shell: InteractiveShell, script: S
     data = command(shell, "stats")
     lines = data["text/plain"].splitlines()
     assert len(lines) == 4
+    assert "0.20" in lines[1]  # what the script says that it took
     assert lines[1].split()[1] == "fake"
     assert lines[-1].startswith("sum")
     assert shown(data["text/html"]).count("fake") == 2

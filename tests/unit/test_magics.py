@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from IPython.core.completer import provisionalcompleter
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -437,8 +438,8 @@ def test_the_gate_is_held_while_a_cell_runs(shell: InteractiveShell) -> None:
 
 def test_C21_completions(shell: InteractiveShell) -> None:
     def of(text: str) -> list[str]:
-        found = shell.Completer.complete(line_buffer=text, cursor_pos=len(text))[1]
-        return [f.split(" ")[-1] for f in found]
+        with provisionalcompleter():
+            return [c.text.split(" ")[-1] for c in shell.Completer.completions(text, len(text))]
 
     assert "--temperature" in of("%%llm --te")
     assert "status" in of("%llm st")
