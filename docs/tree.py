@@ -6,6 +6,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,26 +49,35 @@ dev, .ci/run              every job of this repository; what a clean machine doe
 
 
 def tree() -> str:
-    lines = ["llm_magic/", *_lines(ROOT / "llm_magic", "", 1)]
+    lines = ["llm_magic/", *_lines(ROOT / "llm_magic", "", 1, _tracked())]
     return "\n".join(lines) + "\n" + REST.lstrip("\n")
 
 
-def _lines(folder: Path, name: str, depth: int) -> Iterator[str]:
+def _tracked() -> set[Path] | None:
+    """What git knows, so that a file under work changes nothing; None where there is no git."""
+    command = ["git", "ls-files", "-z", "llm_magic"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return None if ran.returncode else {ROOT / name for name in ran.stdout.split("\0") if name}
+
+
+def _lines(folder: Path, name: str, depth: int, tracked: set[Path] | None = None) -> Iterator[str]:
     order = ORDER.get(name, "").split()
     if depth == 1:
         yield _line("__init__.py", _sentence(folder / "__init__.py"), depth)
-    for path in sorted(filter(_counts, folder.iterdir()), key=lambda p: _rank(p.name, order)):
+    found = [path for path in folder.iterdir() if _counts(path, tracked)]
+    for path in sorted(found, key=lambda p: _rank(p.name, order)):
         if path.is_dir():
             yield _line(path.name + "/", _sentence(path / "__init__.py"), depth)
-            yield from _lines(path, f"{name}/{path.name}".lstrip("/"), depth + 1)
+            yield from _lines(path, f"{name}/{path.name}".lstrip("/"), depth + 1, tracked)
         else:
             yield _line(path.name, _sentence(path), depth)
 
 
-def _counts(path: Path) -> bool:
+def _counts(path: Path, tracked: set[Path] | None) -> bool:
     if path.is_dir():
-        return any(inner.suffix in KINDS for inner in path.iterdir())
-    return path.suffix in KINDS and path.name != "__init__.py"
+        return any(_counts(inner, tracked) for inner in path.iterdir())
+    known = tracked is None or path in tracked
+    return known and path.suffix in KINDS and path.name != "__init__.py"
 
 
 def _rank(name: str, order: list[str]) -> tuple[int, str]:
