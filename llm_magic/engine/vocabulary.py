@@ -11,7 +11,7 @@ The rules for control tokens, their detection by text, and the set of end ids ar
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from ..errors import GGUFError, UnsupportedModelError
 from .pretokenizers import preset
 
 PREFIX = "tokenizer.ggml."
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Kind(IntEnum):
@@ -164,7 +166,7 @@ def read_vocabulary(
     spm = _is_spm(metadata)
     texts = _texts(metadata)
     ids = _ids(texts)
-    pre = "" if spm else _typed(metadata, "pre", str, None) or "default"
+    pre = "" if spm else _typed(metadata, "pre", str, "default") or "default"
     reader = _Specials(metadata, ids, _kinds(metadata, len(texts)), spm)
     eos_ids = reader.eos_ids(configs)
     special = reader.detect(eos_ids)
@@ -303,9 +305,11 @@ def _is_spm(metadata: Mapping[str, Any]) -> bool:
     return model == "llama"
 
 
-def _typed(metadata: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
-    value = metadata.get(PREFIX + key, default)
-    if value is not default and not isinstance(value, kind):
+def _typed(metadata: Mapping[str, Any], key: str, kind: type[T], default: D) -> T | D:
+    if PREFIX + key not in metadata:
+        return default
+    value = metadata[PREFIX + key]
+    if not isinstance(value, kind):
         raise GGUFError(f"{PREFIX}{key} is a {type(value).__name__}, not a {kind.__name__}")
     return value
 
