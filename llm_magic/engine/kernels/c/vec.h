@@ -29,6 +29,7 @@ typedef vi vi_u __attribute__((aligned(1), may_alias));
 typedef vd vd_u __attribute__((aligned(1), may_alias));
 typedef v16u16 v16u16_u __attribute__((aligned(1), may_alias));
 typedef v16i8 v16i8_u __attribute__((aligned(1), may_alias));
+typedef i32 i32_u __attribute__((aligned(1), may_alias));
 typedef u32 u32_u __attribute__((aligned(1), may_alias));
 typedef u16 u16_u __attribute__((aligned(1), may_alias));
 

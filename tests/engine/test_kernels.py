@@ -1,0 +1,357 @@
+"""The kernels on toy models: every variant, block type and shape against a float64 forward pass."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from kernels_oracle import Oracle, evaluate, i32, kernel_forward, log_softmax, read_tiles
+from toy import toy_gguf
+
+from llm_magic.engine import device
+from llm_magic.engine.arch import read_config
+from llm_magic.engine.gguf import open_gguf
+from llm_magic.engine.kernels import layout, supports, team
+from llm_magic.engine.kernels.targets import SOURCES, TARGETS, choose, compiled, source, usable
+from llm_magic.engine.quants import dequantize
+from llm_magic.errors import DeviceError, EngineError
+
+VARIANTS = [t.name for t in usable(device.cpu_features())]
+TYPES = list(layout.KINDS)
+# Of log-probabilities. The toys' random layers amplify the rounding of activations to 16 bits by
+# some hundred; with 8 bits the largest distance is above 1.
+MOST, MEAN = 2e-2, 2e-3
+IDS = np.random.default_rng(5).integers(3, 250, 61)
+
+
+def toy(tmp_path, **options):
+    options = {"tokenizer": "none", "vocab": 260} | options
+    return toy_gguf(tmp_path / "toy.gguf", **options)
+
+
+def assert_close(got, expected):
+    distance = np.abs(log_softmax(got) - log_softmax(expected))
+    assert distance.max() < MOST
+    assert distance.mean() < MEAN
+
+
+# ----------------------------------------------------------------------------- block types
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_repacked_tiles_hold_the_exact_weights(tmp_path, kind):
+    path = toy(tmp_path, types=kind, dim=256, ff=512, vocab=300)
+    forward = kernel_forward(path)
+    with open_gguf(path) as file:
+        matrices = forward._layout.matrices
+        assert len(matrices) == 1 + 2 * 7  # tied: the embedding serves twice
+        for index, m in enumerate(matrices):
+            exact = dequantize(file.tensors[m.tensor.name]).reshape(m.tensor.shape)
+            rows = np.arange(m.tiles * 16) if m.rows is None else m.rows
+            known = (rows >= 0) & (rows < len(exact))
+            tiles = read_tiles(forward, index)
+            assert not tiles[~known].any()
+            # d * q + m in float64 from the tile, against float32 from the file
+            np.testing.assert_allclose(tiles[known], exact[rows[known]], rtol=2e-6, atol=1e-7)
+    forward.close()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_block_type_computes_what_the_weights_say(tmp_path, kind, variant):
+    path = toy(tmp_path, types=kind, dim=256, ff=256, tied=False)
+    forward, exact = kernel_forward(path, target=variant), Oracle(path).logits(IDS)
+    assert_close(evaluate(forward, IDS), exact)
+    forward.close()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_block_types_may_be_mixed_within_a_layer(tmp_path, variant):
+    types = {"*attn_q*": "Q5_0", "*attn_k*": "F16", "*attn_v*": "Q6_K", "*gate*": "F32",
+             "*up*": "Q4_K", "*down*": "BF16", "*output*": "Q8_0", "token*": "Q4_1"}  # fmt: skip
+    path = toy(tmp_path, types=types, dim=256, ff=256)
+    forward = kernel_forward(path, target=variant)
+    assert_close(evaluate(forward, IDS), Oracle(path).logits(IDS))
+    forward.close()
+
+
+# ----------------------------------------------------------------------------- shapes
+
+
+SHAPES = {
+    "adjacent": {},
+    "group of 4": {"heads": 8, "kv_heads": 2, "dim": 128},
+    "one key head": {"heads": 6, "kv_heads": 1, "dim": 96},
+    "group of 9": {"heads": 9, "kv_heads": 1, "dim": 144, "types": "F32"},
+    "no groups": {"heads": 4, "kv_heads": 4},
+    "odd head": {"heads": 3, "kv_heads": 3, "dim": 60, "types": "F32", "ff": 100},
+    "odd everything": {"heads": 5, "kv_heads": 1, "dim": 70, "ff": 33, "types": "F16"},
+    "wide head": {"heads": 2, "kv_heads": 1, "head_dim": 256},
+    "head of 80": {"heads": 2, "kv_heads": 2, "dim": 160},
+    "rope factors": {"rope_freqs": [1, 1, 2, 4, 8, 8, 8, 8]},
+    "gemma3": {"arch": "gemma3", "layers": 7, "heads": 4, "kv_heads": 1, "head_dim": 32},
+    "gemma3 wide window": {
+        "arch": "gemma3", "layers": 6, "metadata": {"gemma3.attention.sliding_window": 100},
+    },
+    "logits capped": {"metadata": {"llama.final_logit_softcapping": 3.0}},
+    "scores capped": {"metadata": {"llama.attn_logit_softcapping": 2.0}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes(tmp_path, shape, variant):
+    path = toy(tmp_path, **({"types": "Q8_0"} | SHAPES[shape]))
+    forward = kernel_forward(path, target=variant, threads=3)
+    ids = np.tile(IDS, 4)[:200]
+    exact = Oracle(path).logits(ids)
+    got = [evaluate(forward, ids[:150]), evaluate(forward, ids[150:199], at=150)]
+    got.append(evaluate(forward, ids[199:], at=199))  # a single row: attention in segments
+    assert_close(np.concatenate(got), exact)
+    forward.close()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_a_row_is_the_same_bit_by_bit_in_any_batch(tmp_path, variant, arch):
+    path = toy(tmp_path, arch=arch, types={"*down*": "F16", "*": "Q4_1"}, dim=96, heads=6)
+    forward = kernel_forward(path, target=variant, threads=2)
+    ids = np.tile(IDS, 3)[:150]
+    alone = np.concatenate([evaluate(forward, ids[i : i + 1], at=i) for i in range(len(ids))])
+    for size in (2, 3, 5, 17, 64, 150):
+        parts = [
+            evaluate(forward, ids[i : i + size], slot=1, at=i) for i in range(0, len(ids), size)
+        ]
+        np.testing.assert_array_equal(np.concatenate(parts), alone)
+    forward.set_threads(1)
+    parts = [evaluate(forward, ids[i : i + 1], slot=2, at=i) for i in range(len(ids))]
+    np.testing.assert_array_equal(np.concatenate(parts), alone)
+    forward.close()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_slots_share_a_step_and_do_not_see_each_other(tmp_path, variant):
+    path = toy(tmp_path, types="Q5_1")
+    forward = kernel_forward(path, target=variant, n_slots=3)
+    oracle = Oracle(path)
+    texts = [IDS[:20], IDS[20:33], IDS[33:61]]
+    for slot, ids in enumerate(texts):
+        evaluate(forward, ids[:-3], slot=slot)
+    rows = [(ids[-3 + j], s, len(ids) - 3 + j) for s, ids in enumerate(texts) for j in range(3)]
+    tokens, slots, positions = (i32(*column) for column in zip(*rows, strict=True))
+    got = forward.step(tokens, slots, positions, i32(2, 4, 8)).copy()
+    whole = [oracle.logits(ids) for ids in texts]
+    assert_close(got, np.stack([whole[0][-1], whole[1][-2], whole[2][-1]]))
+    forward.close()
+
+
+def test_positions_may_be_written_again(tmp_path):
+    path = toy(tmp_path, types="Q8_0")
+    forward = kernel_forward(path)
+    evaluate(forward, IDS)
+    other = np.concatenate([IDS[:30], IDS[:20]])
+    got = evaluate(forward, other[30:], at=30)
+    assert_close(got, Oracle(path).logits(other)[30:])
+    forward.close()
+
+
+def test_wanted_rows_only(tmp_path):
+    path = toy(tmp_path, types="Q8_0")
+    forward = kernel_forward(path)
+    exact = Oracle(path).logits(IDS)
+    assert evaluate(forward, IDS, want=()).shape == (0, 260)
+    some = evaluate(forward, IDS, slot=1, want=(0, 7, 60))
+    assert some.shape == (3, 260)
+    assert_close(some, exact[[0, 7, 60]])
+    # Nothing was wanted of slot 0, but its cache is complete.
+    assert_close(evaluate(forward, IDS[60:], at=60), exact[60:])
+    forward.close()
+
+
+def test_growing_keeps_the_cache(tmp_path):
+    path = toy(tmp_path, types="Q4_0", arch="gemma3", ctx=2048)
+    forward = kernel_forward(path, n_ctx=64, n_slots=2)
+    evaluate(forward, IDS[:60], slot=1)
+    forward.resize(500, 5)
+    assert (forward.n_ctx, forward.n_slots) == (500, 5)
+    forward.resize(10, 1)  # never smaller
+    assert (forward.n_ctx, forward.n_slots) == (500, 5)
+    got = evaluate(forward, np.tile(IDS, 4)[60:240], slot=1, at=60)
+    ids = np.concatenate([IDS[:60], np.tile(IDS, 4)[60:240]])
+    assert_close(got, Oracle(path).logits(ids)[60:])
+    forward.close()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slots", "positions", "want"),
+    [
+        ([260], [0], [0], [0]),
+        ([-1], [0], [0], [0]),
+        ([1], [4], [0], [0]),
+        ([1], [0], [256], [0]),
+        ([1], [0], [-1], [0]),
+        ([1], [0], [0], [1]),
+        ([], [], [], []),
+        ([1] * 513, [0] * 513, list(range(513)), []),
+    ],
+)
+def test_rows_outside_the_sizes_are_refused(tmp_path, tokens, slots, positions, want):
+    forward = kernel_forward(toy(tmp_path))
+    with pytest.raises(EngineError):
+        forward.step(i32(*tokens), i32(*slots), i32(*positions), i32(*want))
+    forward.close()
+
+
+# ----------------------------------------------------------------------------- summaries
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("vocab", [17, 260, 5003])
+def test_summaries_are_those_of_the_logits(tmp_path, variant, vocab):
+    forward = kernel_forward(toy(tmp_path, vocab=vocab), target=variant, threads=3)
+    logits = evaluate(forward, IDS % vocab, want=(3, 9, 60))
+    for top in (0, 1, 5, 20):
+        best, lse, ids, values = forward.summarize(3, top)
+        order = np.argsort(-logits, axis=1, kind="stable")
+        np.testing.assert_array_equal(best, order[:, 0])
+        keep = min(top, vocab)
+        np.testing.assert_array_equal(ids[:, :keep], order[:, :keep])
+        np.testing.assert_array_equal(
+            values[:, :keep], np.take_along_axis(logits, order[:, :keep], axis=1)
+        )
+        x = logits.astype(np.float64)
+        exact = np.log(np.exp(x - x.max(1, keepdims=True)).sum(1)) + x.max(1)
+        np.testing.assert_allclose(lse, exact, atol=2e-6)
+    forward.close()
+
+
+def test_equal_logits_are_summarised_by_rising_id(tmp_path):
+    zero = {"token_embd.weight": np.ones((260, 64), np.float32)}
+    forward = kernel_forward(toy(tmp_path, tensors=zero), threads=2)
+    evaluate(forward, IDS[:1])
+    best, _, ids, _ = forward.summarize(1, 20)
+    assert best[0] == 0
+    assert ids[0].tolist() == list(range(20))
+    forward.close()
+
+
+# ----------------------------------------------------------------------------- targets
+
+
+def test_the_best_variant_of_the_cpu_is_taken():
+    def names(*flags):
+        return [t.name for t in usable(frozenset(flags))]
+
+    v3 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe")
+    v4 = (*v3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+    if device.platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("flags of x86")
+    assert names() == ["plain"]
+    assert names("avx2") == ["plain"]  # without FMA the AVX2 code would be illegal
+    assert names(*v3) == ["avx2", "plain"]
+    assert names(*v3, "avx_vnni") == ["avx2vnni", "avx2", "plain"]
+    assert names(*v4) == ["avx2", "plain"]
+    assert names(*v4, "avx512_vnni", "avx_vnni")[0] == "avx512vnni"
+    with pytest.raises(DeviceError, match=r"avx512vnni.*can run: avx2, plain"):
+        choose(frozenset(v3), "avx512vnni")
+
+
+def test_a_variant_can_be_forced(tmp_path, monkeypatch):
+    path = toy(tmp_path)
+    forward = kernel_forward(path, target="plain", threads=1)
+    assert forward.description == "plain C, 1 thread"
+    forward.close()
+    monkeypatch.setenv("LLM_MAGIC_KERNEL", "plain")
+    forward = kernel_forward(path, threads=2)
+    assert forward.description == "plain C, 2 threads"
+    forward.close()
+    with pytest.raises(DeviceError, match="amx"):
+        kernel_forward(path, target="amx")
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.name}-{t.arch[0]}")
+def test_objects_suit_tinygrads_loader(target):
+    """Every variant compiles (for other machines too), starts with the entry, links to nothing."""
+    from tinygrad.runtime.support.elf import elf_loader
+
+    device.prepare()
+    text, binary = compiled(target)
+    assert '#include "' not in text
+    image, sections, relocations = elf_loader(binary)  # raises on a symbol of another library
+    calls = {"x86_64": 4, "arm64": 283}[target.arch[0]]  # R_X86_64_PLT32, R_AARCH64_CALL26
+    known = {"x86_64": {2}, "arm64": {275, 277, 278, 284, 285, 286, 299}}[target.arch[0]]
+    assert calls not in {kind for _, _, kind, _ in relocations}
+    assert {kind for _, _, kind, _ in relocations} <= known
+    symbols = _symbols(binary)
+    assert symbols["llm_magic_kernel"] == 0
+    assert not {s.name for s in sections} & {".data", ".bss", ".tbss"}
+    assert len(image) < 1 << 20
+
+
+def _symbols(binary):
+    from tinygrad.runtime.autogen import libc
+    from tinygrad.runtime.support.elf import elf_loader
+
+    _, sections, _ = elf_loader(binary)
+    table = next(s for s in sections if s.name == ".symtab")
+    names = next(s for s in sections if s.name == ".strtab").content
+    entries = (libc.Elf64_Sym * (len(table.content) // 24)).from_buffer_copy(table.content)
+    return {names[e.st_name : names.index(b"\0", e.st_name)].decode(): e.st_value for e in entries}
+
+
+def test_c_structs_and_numpy_layouts_agree():
+    """The C compiler compares sizes and offsets: a wrong one is an array of negative size."""
+    from tinygrad.runtime.support.compiler_cpu import ClangCompiler
+
+    device.prepare()
+    target = choose(device.cpu_features())
+
+    def compile_with(*conditions):
+        lines = [f"char check{i}[{c} ? 1 : -1];" for i, c in enumerate(conditions)]
+        ClangCompiler(list(target.arch)).compile(source(target) + "\n".join(lines))
+
+    structs = {"mat_t": layout.MAT, "layer_t": layout.LAYER, "model_t": layout.MODEL,
+               "acts_at": layout.ACTS, "pack_t": layout.PACK}  # fmt: skip
+    conditions = [f"sizeof({n}) == {d.itemsize}" for n, d in structs.items()]
+    for name, dtype in structs.items():
+        conditions += [
+            f"__builtin_offsetof({name}, {field}) == {dtype.fields[field][1]}"
+            for field in dtype.names
+        ]
+    conditions += [
+        f"sizeof(part_t) * PARTS_MAX == {layout.WORK_BYTES}",
+        f"CHUNK == {layout.CHUNK} && MAX_HEAD == {layout.MAX_HEAD}",
+        f"SHARED_ROWS == {layout.SHARED_ROWS} && TOP_MAX == {layout.TOP_MAX}",
+        f"__builtin_offsetof(team_t, stop) == {4 * team._STOP}",
+        f"__builtin_offsetof(team_t, helpers) == {4 * team._HELPERS}",
+        f"__builtin_offsetof(team_t, spin) == {4 * team._SPIN}",
+        f"sizeof(team_t) <= {team.TEAM_BYTES}",
+    ]
+    compile_with(*conditions)
+    with pytest.raises(subprocess.CalledProcessError):
+        compile_with(f"sizeof(mat_t) == {layout.MAT.itemsize + 1}")
+
+
+def test_sources_are_package_data():
+    names = {p.name for p in SOURCES.iterdir()}
+    assert {f"isa_{t.header}.h" for t in TARGETS} | {"entry.c", "step.h"} <= names
+    included = set(re.findall(r'^#include "([^"]+)"', (SOURCES / "entry.c").read_text(), re.M))
+    assert included - {"isa.h"} <= names
+
+
+def test_what_is_not_supported_is_said(tmp_path):
+    def reason(**options):
+        with open_gguf(toy(tmp_path, **options)) as file:
+            shapes = {n: t.shape for n, t in file.tensors.items()}
+            return supports(file, read_config(file.metadata, shapes))
+
+    assert reason() is None
+    assert "Q3_K" in reason(types={"*down*": "Q3_K"}, dim=256, ff=256)
+    assert "1024" in reason(heads=1, kv_heads=1, head_dim=1024)
+
+
+def test_importing_the_kernels_does_not_import_tinygrad():
+    code = "import sys, llm_magic.engine.kernels; print('tinygrad' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,200 @@
+"""What the kernel tests compare with: a float64 forward pass, and tiles read back with numpy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from llm_magic.engine import device
+from llm_magic.engine.arch import Config, layer_weight, read_config
+from llm_magic.engine.gguf import GGUF, open_gguf
+from llm_magic.engine.kernels import KernelForward
+from llm_magic.engine.kernels.layout import BLOCK_BYTES, SUPER_BYTES, up
+from llm_magic.engine.quants import dequantize
+
+
+def kernel_forward(path: Path, *, n_ctx: int = 256, n_slots: int = 4, **options) -> KernelForward:
+    device.prepare()
+    with open_gguf(path) as file:
+        config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
+        return KernelForward(file, config, n_ctx, n_slots, **options)
+
+
+def i32(*values) -> np.ndarray:
+    return np.array(values, np.int32).reshape(-1)
+
+
+def evaluate(forward, ids, slot=0, at=0, want=None) -> np.ndarray:
+    """Logits of all (or the wanted) rows of one step."""
+    n = len(ids)
+    rows = np.arange(n, dtype=np.int32)
+    want = rows if want is None else i32(*want)
+    return forward.step(i32(*ids), np.full(n, slot, np.int32), rows + at, want).copy()
+
+
+def log_softmax(logits) -> np.ndarray:
+    x = np.asarray(logits, np.float64)
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+@dataclass
+class Oracle:
+    """Whole sequences in float64 on exactly dequantised weights; shares no code with the kernels.
+
+    Keys and values are rounded to float16, which is what the cache holds by design: what remains
+    is the kernels' own error.
+    """
+
+    path: Path
+
+    def __post_init__(self):
+        with open_gguf(self.path) as file:
+            self.config: Config = read_config(
+                file.metadata, {n: t.shape for n, t in file.tensors.items()}
+            )
+            self.w = _weights(file)
+
+    def norm(self, x, w):
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + self.config.norm_eps) * w
+
+    def turn(self, x, rope, factors):
+        """x: [n, heads, head_dim], position = row."""
+        angle = np.arange(len(x))[:, None, None] * rope.inv_freq(factors)
+        c, s, out = np.cos(angle), np.sin(angle), x.copy()
+        turned = out[..., : rope.dim]
+        if rope.pairs == "adjacent":
+            a, b = x[..., 0 : rope.dim : 2], x[..., 1 : rope.dim : 2]
+            turned[..., 0::2], turned[..., 1::2] = a * c - b * s, a * s + b * c
+        else:
+            half = rope.dim // 2
+            a, b = x[..., :half], x[..., half : rope.dim]
+            turned[..., :half], turned[..., half:] = a * c - b * s, a * s + b * c
+        return out
+
+    def attention(self, i, h):
+        c, n = self.config, len(h)
+        layer = c.layers[i]
+        factors = self.w.get("rope_freqs.weight")
+        heads = {}
+        for name, count in (
+            ("attn_q", c.n_heads),
+            ("attn_k", c.n_kv_heads),
+            ("attn_v", c.n_kv_heads),
+        ):
+            x = h @ self.w[layer_weight(name, i)].T
+            if c.qkv_bias:
+                x = x + self.w[layer_weight(f"{name}_bias", i)]
+            x = x.reshape(n, count, c.head_dim)
+            if c.qk_norm and name != "attn_v":
+                x = self.norm(x, self.w[layer_weight(f"{name}_norm", i)])
+            x = x if name == "attn_v" else self.turn(x, layer.rope, factors)
+            heads[name] = x if name == "attn_q" else x.astype(np.float16).astype(np.float64)
+        k, v = (np.repeat(heads[x], c.n_heads // c.n_kv_heads, 1) for x in ("attn_k", "attn_v"))
+        score = np.einsum("qhd,khd->hqk", heads["attn_q"], k) * c.attention_scale
+        if c.attention_softcap:
+            score = c.attention_softcap * np.tanh(score / c.attention_softcap)
+        gap = np.arange(n)[:, None] - np.arange(n)
+        score = np.where((gap >= 0) & (gap < (layer.window or n + 1)), score, -np.inf)
+        p = np.exp(score - score.max(-1, keepdims=True))
+        out = np.einsum("hqk,khd->qhd", p / p.sum(-1, keepdims=True), v).reshape(n, -1)
+        out = out @ self.w[layer_weight("attn_output", i)].T
+        return out + self.w[layer_weight("attn_output_bias", i)] if c.output_bias else out
+
+    def logits(self, ids) -> np.ndarray:
+        c, w = self.config, self.w
+        x = w["token_embd.weight"][np.asarray(ids)] * c.embedding_scale
+        for i in range(c.n_layers):
+
+            def at(role, i=i):
+                return w[layer_weight(role, i)]
+
+            h = self.attention(i, self.norm(x, at("attn_norm")))
+            x = x + (self.norm(h, at("post_attention_norm")) if c.post_norms else h)
+            h = self.norm(x, at("ffn_norm"))
+            gate, up_ = h @ at("ffn_gate").T, h @ at("ffn_up").T
+            if c.activation == "silu":
+                gate = gate / (1 + np.exp(-gate))
+            else:
+                gate = gate * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+            h = (gate * up_) @ at("ffn_down").T
+            x = x + (self.norm(h, at("post_ffw_norm")) if c.post_norms else h)
+        out = self.norm(x, w["output_norm.weight"])
+        logits = out @ (w["token_embd.weight"] if c.tied else w["output.weight"]).T
+        cap = c.logit_softcap
+        return cap * np.tanh(logits / cap) if cap else logits
+
+
+def _weights(file: GGUF) -> dict[str, np.ndarray]:
+    return {
+        name: dequantize(info).reshape(info.shape).astype(np.float64)
+        for name, info in file.tensors.items()
+    }
+
+
+# ----------------------------------------------------------------------------- tiles
+
+
+def read_tiles(forward: KernelForward, index: int) -> np.ndarray:
+    """Values of repacked matrix number `index`, float64 [tiles * 16, k]: the layout in numpy."""
+    m = forward._layout.matrices[index]
+    kind, k = m.tensor.type_name, m.tensor.shape[1]
+    blocks, size, head = up(k, 32) // 32, BLOCK_BYTES[kind], SUPER_BYTES.get(kind, 0)
+    tile = blocks * size + up(blocks, 8) // 8 * head
+    raw = forward._weights.bytes[m.at : m.at + m.tiles * tile].reshape(m.tiles, tile)
+    out = np.zeros((m.tiles, 16, blocks * 32))
+    at, top = 0, np.empty((m.tiles, 0), np.uint8)
+    for b in range(blocks):
+        if head and b % 8 == 0:
+            top, at = raw[:, at : at + head], at + head
+        block = np.ascontiguousarray(raw[:, at : at + size])
+        out[:, :, b * 32 : b * 32 + 32] = _block(kind, block, np.ascontiguousarray(top))
+        at += size
+    return out.reshape(m.tiles * 16, -1)[:, :k]
+
+
+def _block(kind, block, top):
+    """[tiles, block bytes] -> float64 [tiles, 16 outputs, 32 inputs]."""
+    n = len(block)
+    if kind in ("F32", "F16"):
+        x = block.view({"F32": "<f4", "F16": "<f2"}[kind]).astype(np.float64)
+        return x.reshape(n, 32, 16).transpose(0, 2, 1)
+    if kind == "BF16":
+        x = (block.view("<u2").astype(np.uint32) << 16).view("<f4").astype(np.float64)
+        return x.reshape(n, 32, 16).transpose(0, 2, 1)
+
+    def half(raw, at):
+        return np.ascontiguousarray(raw[:, at : at + 32]).view("<f2").astype(np.float64)[:, :, None]
+
+    at, minimum = 32, np.zeros((n, 16, 1))
+    if kind in ("Q4_K", "Q5_K"):
+        d = half(top, 0) * block[:, :16, None]
+        minimum = -half(top, 32) * block[:, 16:32, None]
+    elif kind == "Q6_K":
+        pair = block[:, :32].view(np.int8).reshape(n, 2, 16).transpose(0, 2, 1)
+        d = half(top, 0) * np.repeat(pair, 16, axis=2)
+    else:
+        d = half(block, 0)
+        if kind in ("Q4_1", "Q5_1"):
+            minimum, at = half(block, 32), 64
+    high = np.zeros((n, 16, 32), np.uint8)
+    if kind in ("Q5_0", "Q5_1", "Q5_K"):
+        bits = block[:, at : at + 64].reshape(n, 16, 4)
+        high = _grouped([(bits >> j & 1) << 4 for j in range(8)])
+        at += 64
+    if kind == "Q6_K":
+        pairs = block[:, at : at + 128].reshape(n, 2, 16, 4)
+        high = _grouped([(pairs[:, j // 4] >> 2 * (j % 4) & 3) << 4 for j in range(8)])
+        at += 128
+    rest = block[:, at:].reshape(n, -1, 16, 4)
+    if kind == "Q8_0":
+        q = _grouped([rest[:, j] for j in range(8)])
+    else:
+        q = _grouped([rest[:, j % 4] >> (4 if j >= 4 else 0) & 15 for j in range(8)])
+    offset = {"Q4_0": 8, "Q5_0": 16, "Q6_K": 32, "Q8_0": 128}.get(kind, 0)
+    return d * ((q | high).astype(np.float64) - offset) + minimum
+
+
+def _grouped(groups):
+    """Eight [tiles, 16, 4] -> [tiles, 16, 32]."""
+    return np.concatenate(groups, axis=2)
