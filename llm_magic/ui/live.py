@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..chat.reply import Fold, Reply
+from ..chat.stream import interruptible
 from ..errors import Interrupted, LLMError
 from ..events import (
     CallDelta,
@@ -30,7 +31,6 @@ from ..events import (
     Token,
     ToolDone,
 )
-from ..llm import interruptible
 from ..provider import Stream
 from . import bundles, facts, html
 
@@ -454,14 +454,15 @@ def screen(shell: Any, look: bundles.Look, model: str, *, quiet: bool = False,
     """The screen that suits a shell."""
     if quiet:
         return QuietScreen()
-    if _is_terminal(shell):
+    if is_terminal(shell):
         return TextScreen(look, model)
     if look.docs:
         return StillScreen(shell.display_pub.publish, look)
     return CellScreen(shell.display_pub.publish, look, model, tokens=tokens, rate=rate)
 
 
-def _is_terminal(shell: Any) -> bool:
+def is_terminal(shell: Any) -> bool:
+    """Is this a shell without rich output?"""
     # Only a process that runs one has imported it; importing it here would be slow in a kernel.
     module = sys.modules.get("IPython.terminal.interactiveshell")
     return module is not None and isinstance(shell, module.TerminalInteractiveShell)

@@ -170,6 +170,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
     )  # fmt: skip
     @argument("-f", "--format", choices=("markdown", "text", "code"), help="how to show the answer")
     @argument("--show", help="more sections, with commas between: prompt, tokens, stats")
+    @argument("--live", action="store_true", help="below, a live view: every token, and branches")
     @argument("-o", "--out", help="bind the Reply to this name (it is also in _llm)")
     @argument("-q", "--quiet", action="store_true", help="show nothing")
     def cell(self, line: str, cell: str) -> None:
@@ -233,6 +234,19 @@ class LLMMagics(Magics):  # type: ignore[misc]
                 reply = live.follow(stream, screen, self.keep)
             if given.out is not None:
                 self.shell.user_ns[given.out] = reply
+            if given.live and not given.quiet:
+                self._live(reply, llm)
+
+    def _live(self, reply: Reply, llm: LLM) -> None:
+        """The live view in a display of its own: without its kernel only the other one is left."""
+        if live.is_terminal(self.shell) or self.docs_mode:
+            return
+        from .explore import Explorer
+
+        explorer = Explorer(reply, llm)
+        self.shell.user_ns["_explorer"] = explorer
+        data, metadata = explorer._repr_mimebundle_()
+        self.shell.display_pub.publish(data, metadata)
 
     def _score(self, llm: LLM, text: str, top: int, screen: live.Screen) -> Reply:
         try:
@@ -268,6 +282,8 @@ class LLMMagics(Magics):  # type: ignore[misc]
         """Keyword options of LLM.stream. A budget of 0 or less means the default one (LAI-2)."""
         limit = given.max_tokens
         logprobs = given.logprobs if given.logprobs is not None else self.logprobs
+        if logprobs is None and given.live:
+            logprobs = 5  # a live view without alternatives would have nothing to choose from
         found = {
             "max_tokens": limit if limit is not None and limit > 0 else self.max_tokens,
             "temperature": self.temperature if given.temperature is None else given.temperature,
