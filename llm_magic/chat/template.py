@@ -13,7 +13,7 @@ once, when a conversation first needs to know.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -92,12 +92,8 @@ class Template:
         self._preset = PRESETS.get(preset) if source is None else None
         if self._preset and control_texts and self._preset.needs not in control_texts:
             self._preset = None
-        controls = sorted({text for text in control_texts if len(text) > 1}, key=len, reverse=True)
-        self._controls = (
-            re.compile(f"(?=(?:{'|'.join(map(re.escape, controls))})).", re.DOTALL)
-            if controls
-            else None
-        )
+        controls = {text for text in control_texts if len(text) > 1}
+        self._controls = re.compile(f"(?={_one_of(controls)}).", re.DOTALL) if controls else None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -189,6 +185,20 @@ class Template:
             case list() | tuple():
                 return [self.protect(v, mark) for v in value]
         return value
+
+
+def _one_of(texts: Collection[str]) -> str:
+    """A pattern for the shortest of these texts, branching by character.
+
+    Gemma has 6,250 control texts: tried one by one at every "<", 20 kB of them take 0.2 s.
+    """
+    if "" in texts:
+        return ""
+    rest: dict[str, set[str]] = {}
+    for text in texts:
+        rest.setdefault(text[0], set()).add(text[1:])
+    branches = [re.escape(first) + _one_of(tails) for first, tails in sorted(rest.items())]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 # ----------------------------------------------------------------------------- one rendering

@@ -131,7 +131,9 @@ class Engine:
             config = arch.read_config(
                 gguf.metadata, {name: t.shape for name, t in gguf.tensors.items()}
             )
-            tokenizer = build_tokenizer(gguf.metadata, cache_dir=_cache_dir())
+            tokenizer = build_tokenizer(
+                gguf.metadata, cache_dir=_cache_dir(), configs=_configs(self.path)
+            )
             forward = self._forward(gguf, config, where)
             return Loaded(
                 forward=forward,
@@ -176,22 +178,38 @@ def _special_texts(tokenizer: Tokenizer) -> dict[str, str]:
         "eos": tokenizer.eos,
         "unk": tokenizer.unk,
         "pad": tokenizer.pad,
+        "sep": tokenizer.sep,
     }
     return {name: tokenizer.token_text(i) for name, i in named.items() if i is not None}
 
 
+def _configs(path: Path) -> list[Mapping[str, Any]]:
+    """generation_config.json and config.json beside the file: their end ids win, in this order."""
+    found = (_sidecar(path, name) for name in ("generation_config.json", "config.json"))
+    return [config for config in found if config]
+
+
+def _sidecar(path: Path, name: str) -> Mapping[str, Any]:
+    """A JSON object beside the model; empty without one. ModelError if it cannot be read."""
+    file = path.parent / name
+    if not file.is_file():
+        return {}
+    try:
+        data = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as e:
+        raise ModelError(f"{name} beside the model cannot be read: {e}") from e
+    if not isinstance(data, dict):
+        raise ModelError(f"{name} beside the model is not a JSON object")
+    return data
+
+
 def _template_source(path: Path, metadata: Mapping[str, Any]) -> str | None:
     """The sidecar's template wins over the one inside the file (a fix comes as a sidecar)."""
-    sidecar = path.parent / "tokenizer_config.json"
-    if sidecar.is_file():
-        try:
-            found = json.loads(sidecar.read_text("utf-8")).get("chat_template")
-        except (OSError, ValueError, AttributeError) as e:
-            raise ModelError(f"{sidecar.name} beside the model cannot be read: {e}") from e
-        if isinstance(found, list):  # named templates: [{"name": "default", "template": ...}]
-            named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
-            found = named.get("default")
-        if isinstance(found, str) and found:
-            return found
+    found = _sidecar(path, "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):  # named templates: [{"name": "default", "template": ...}]
+        named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
+        found = named.get("default")
+    if isinstance(found, str) and found:
+        return found
     inside = metadata.get("tokenizer.chat_template")
     return inside if isinstance(inside, str) and inside else None

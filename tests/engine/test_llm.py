@@ -143,6 +143,23 @@ def test_LAI26_a_sidecar_template_wins_over_the_one_in_the_file(tmp_path):
     llm.unload()
 
 
+def test_LAI28_end_ids_of_a_sidecar_config_end_the_answer(tmp_path):
+    path = toy_gguf(tmp_path / "ends.gguf")
+    llm = llm_magic.load(str(path))
+    free = llm.complete("hello", max_tokens=6)
+    llm.unload()
+    third = free.tokens[2].id
+    assert free.tokens[0].id != third != free.tokens[1].id
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [third]}))
+    llm = llm_magic.load(str(path))
+    reply = llm.complete("hello", max_tokens=6)
+    assert (len(reply.tokens), reply.finish_reason) == (2, "stop")
+    llm.unload()
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(errors.ModelError, match=r"generation_config.json beside the model"):
+        llm_magic.load(str(path))
+
+
 def test_B001_one_bos_whether_or_not_the_template_writes_it(tmp_path):
     turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     ids = []
@@ -282,6 +299,7 @@ import llm_magic
 from llm_magic.errors import Interrupted
 llm = llm_magic.load(sys.argv[1])
 prompt = " hello world" * int(sys.argv[2])
+llm.complete("hello", max_tokens=1, temperature=1)  # an import must not meet the signal
 threading.Timer(float(sys.argv[3]), os.kill, (os.getpid(), signal.SIGINT)).start()
 start = time.perf_counter()
 try:
