@@ -79,6 +79,24 @@ def test_LC44_the_whole_vocabulary_sums_to_one(toy):
     )
 
 
+def test_TG85_greedy_takes_the_argmax_and_tells_the_logprobs(toy):
+    prompt = [p.id for p in toy.tokenize("hello world")]
+    reply = toy.complete(prompt, max_tokens=8)
+    ids = [t.id for t in reply.tokens]
+    best = toy.logprobs(prompt + ids).argmax(axis=1)
+    assert ids == best[len(prompt) - 1 : -1].tolist()
+    assert all(t.logprob is not None and t.rank == 1 for t in reply.tokens)
+
+
+def test_LAI40_messages_go_through_the_template_and_texts_do_not(toy):
+    assert toy.complete("hi", max_tokens=1).prompt == "hi"
+    asked = toy.chat([{"role": "user", "content": "hi"}], max_tokens=1)
+    assert asked.prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    with toy.stream([{"role": "user", "content": "hi"}], max_tokens=1) as stream:
+        assert list(stream)
+        assert stream.reply.prompt == asked.prompt
+
+
 def test_logprobs_score_and_generation_agree(toy):
     prompt = [p.id for p in toy.tokenize("hello world")]
     reply = toy.complete(prompt, max_tokens=5, logprobs=3)
