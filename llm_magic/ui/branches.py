@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..chat.reply import Reply
-from ..errors import RequestError
+from ..chat.stream import interruptible
+from ..errors import NotLoadedError, RequestError
 from ..events import Token, Usage
+from ..hub import hub
 from ..llm import LLM
 from ..provider import Stream
 
@@ -67,7 +69,8 @@ def stream(llm: LLM, reply: Reply, given: Sequence[Token], **options: Any) -> St
     known = [t.id for t in given]
     if any(id is None for id in known):
         raise RequestError("the reply's tokens have no ids (a remote model), so it cannot branch")
-    return llm.stream([*ids, *(id for id in known if id is not None)], **options)
+    found: Stream = llm.stream([*ids, *(id for id in known if id is not None)], **options)
+    return found
 
 
 def join(reply: Reply, given: Sequence[Token], rest: Reply) -> Reply:
@@ -79,6 +82,39 @@ def join(reply: Reply, given: Sequence[Token], rest: Reply) -> Reply:
         rest, text=text, tokens=tokens, kinds=("answer",) * len(tokens), usage=usage,
         prompt=reply.prompt, prompt_ids=reply.prompt_ids, model=reply.model,
     )  # fmt: skip
+
+
+def branch(
+    reply: Reply,
+    i: int,
+    alternative: str | int | None = None,
+    llm: LLM | None = None,
+    **options: Any,
+) -> Reply:
+    """Go on from another token at place i; returns `reply` with the branch in `branches`.
+
+    alternative: as `choice` takes it. llm: continues; None: the loaded model of the reply's name.
+    options: as `LLM.stream` takes them; the reply's own temperature and number of tokens unless
+    given. Raises RequestError, NotLoadedError, and what generating raises.
+    """
+    found = llm or hub.get(reply.model)
+    if found is None:
+        raise NotLoadedError(f"{reply.model or 'the model'} is not loaded: llm_magic.load() it")
+    given = prefix(reply, i, choice(reply, i, alternative))
+    with stream(found, reply, given, **defaults(reply, given) | options) as events:
+        for _ in interruptible(events):
+            pass
+        rest: Reply = events.reply  # type: ignore[attr-defined]
+    return keep(reply, i, join(reply, given, rest))
+
+
+def defaults(reply: Reply, given: Sequence[Token]) -> dict[str, Any]:
+    """Options of a branch that nobody set: as the reply was made, and as long, but 32 at least."""
+    return {
+        "max_tokens": max(32, len(reply.tokens) - len(given)),
+        "temperature": reply.sampling.temperature or 0.0,
+        "logprobs": max((len(t.top) for t in reply.tokens), default=0),
+    }
 
 
 def keep(reply: Reply, i: int, branch: Reply) -> Reply:

@@ -307,14 +307,9 @@ def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
     screen = live.screen(nb.shell, look, reply.model)
     llm = nb.load(reply.model if hub.get(reply.model) else nb.name_of(None), screen)
     head = branches.prefix(reply, place, token)
-    left = max(1, len(reply.tokens) - len(head))
-    temperature = given.temperature
-    if temperature is None:
-        temperature = reply.sampling.temperature or 0.0
-    stream = branches.stream(
-        llm, reply, head, max_tokens=given.max_tokens or max(left, 32), temperature=temperature,
-        seed=given.seed, logprobs=max((len(t.top) for t in reply.tokens), default=5),
-    )  # fmt: skip
+    own = {"max_tokens": given.max_tokens, "temperature": given.temperature, "seed": given.seed}
+    settings = branches.defaults(reply, head) | {k: v for k, v in own.items() if v is not None}
+    stream = branches.stream(llm, reply, head, **settings)
     text = b"".join(t.bytes for t in head).decode("utf-8", "replace")
     screen.event(Delta("answer", text, head))
     whole = _Whole(screen, look, reply, place, head)

@@ -139,10 +139,13 @@ def flow(run: Sequence[Token], tip: int = 2) -> str:
 
 
 def _inflow(token: Token, tip: int) -> str:
-    inner = html.escape(tokens.flowing(token.bytes)[:60])
+    shown = tokens.flowing(token.bytes)[:60]
+    body = shown.removesuffix("\n")  # the mark stands before the line ends, not after
+    inner = html.escape(body)
     if token.trimmed:
         inner = f"<s>{inner}</s>"
-    return _paint(shade(token), inner, html.attribute(_tip(token, tip)))
+    painted = _paint(shade(token), inner, html.attribute(_tip(token, tip)))
+    return painted + shown[len(body) :]
 
 
 def _tip(token: Token, count: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..chat.reply import Reply
 from . import logprobs, throughput, tooltrace
+from .branches import branch as branch
 from .bundles import JSON_TOKENS as JSON_TOKENS
 from .bundles import VENDOR as VENDOR
 from .bundles import Bundle, Fragment, Look, bundle

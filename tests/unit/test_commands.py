@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.scripted import Scripted
-from llm_magic.errors import RequestError
+from llm_magic.errors import NotLoadedError, RequestError
 from llm_magic.events import Piece, Token, ToolCall, ToolRecord, Top, Usage
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
@@ -177,6 +177,50 @@ def test_branch_goes_on_from_another_token(shell: InteractiveShell, script: Scor
     # It is all in the saved form.
     again = views.from_output(json.loads(json.dumps(data)))
     assert again.branches[0][1].text == branch.text
+
+
+def test_a_branch_from_code(script: Scoring) -> None:
+    reply = LLM(script).complete("Hi", logprobs=3, temperature=0.0)
+    kept = views.branch(reply, 1, 2, max_tokens=3)
+    ((at, branch),) = kept.branches
+    assert at == 1
+    assert branch.tokens[1].id == reply.tokens[1].top[1].id
+    assert len(branch.tokens) == 5
+    assert script.requests[-1].sampling.temperature == 0.0
+    assert [b for b, _ in views.branch(kept, -1).branches] == [1, len(reply.tokens) - 1]
+    with pytest.raises(NotLoadedError):
+        views.branch(replace(reply, model="gone"), 1)
+
+
+def test_the_live_view_holds_every_token_and_every_branch(script: Scoring) -> None:
+    from llm_magic.ui.explore import Explorer, row
+
+    reply = LLM(script).complete("Hi", logprobs=3)
+    reply = views.branch(views.branch(reply, 1, 2), 2)
+    inner = views.branch(reply.branches[0][1], 3)
+    reply = replace(reply, branches=((1, inner), reply.branches[1]))
+    view = Explorer(reply)
+    assert view.reply == reply
+    titles = [title for title, _ in view.state["views"]]
+    assert titles[0] == "answer"
+    assert len(titles) == 4
+    assert view.state["views"][0][1] == [row(t) for t in reply.tokens]
+    data, _ = view._repr_mimebundle_()
+    assert "text/html" in data
+    assert json.loads(json.dumps(view.state)) == view.state
+    said: list[Any] = []
+    view.send = said.append
+    view._on_message(None, {"t": "nonsense"}, None)
+    view._on_message(None, {"t": "branch", "view": 99, "at": 0, "choice": 0}, None)
+    assert said == []
+    view._work(0, 0, 7)  # there is no eighth alternative: said, not raised
+    assert "RequestError" in said[-1]["note"]
+    view._work(0, 0, 1)
+    assert said[1]["t"] == "open"
+    assert said[-1]["t"] == "end"
+    assert len(view.reply.branches) == 3
+    rows = [r for m in said if m["t"] in ("open", "add") for r in m["rows"]]
+    assert rows == view.state["views"][-1][1]
 
 
 def test_a_choice_is_a_rank_a_text_or_the_next_best() -> None:
