@@ -1,117 +1,33 @@
 // The page's side of a chat. Comes in: numbered messages {seq, ops} and, on request, a snapshot of
-// everything ({to: this view}). Goes out: what the person asks for. HTML in "answer", "reasoning" and
-// "edits" was made safe in Python; everything else is set as text. No network, no state of its own
-// but the draft: a second view or a reloaded page shows the same.
+// everything ({to: this view}). Goes out: what the person asks for. No network, and no state of its
+// own but the draft: a second view or a reloaded page shows the same.
 
-const ICONS = {
-  send: "M8 13.5V3M3.5 7.5 8 3l4.5 4.5",
-  stop: "M4 4h8v8H4z",
-};
+import { node, icon, iconButton } from "./chat_dom.js";
+import { TurnView } from "./chat_turn.js";
+import { Settings, Meter, Spark } from "./chat_panel.js";
 
-const PROMPT = "Message";
+const HELLO_AGAIN = 2000; // ms until a silent kernel is mentioned
+const MAX_FILE = 20_000_000;
+const TRANSCRIPT = "application/vnd.llm-magic.chat+json";
 // With Ctrl or Command these edit text; all other combinations belong to the front end.
 const EDITING = new Set(
   "a c v x z y enter backspace delete arrowleft arrowright arrowup arrowdown home end control meta"
     .split(" "),
 );
-const HELLO_AGAIN = 1500; // ms until a silent kernel is mentioned
-
-function node(tag, className, props = {}, children = []) {
-  const el = document.createElement(tag);
-  if (className) el.className = className;
-  for (const [key, value] of Object.entries(props)) {
-    if (key.startsWith("on")) el.addEventListener(key.slice(2), value);
-    else if (key in el) el[key] = value;
-    else el.setAttribute(key, value);
-  }
-  el.append(...children);
-  return el;
-}
-
-function icon(name) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 16 16");
-  svg.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  path.setAttribute("d", ICONS[name]);
-  svg.append(path);
-  return svg;
-}
-
-// ------------------------------------------------------------------ one turn
-
-class TurnView {
-  constructor(turn) {
-    this.id = turn.id;
-    this.html = { answer: [], reasoning: [] };
-    this.blocks = { answer: [], reasoning: [] };
-    this.el = node("article", `llmc-turn llmc-${turn.role}`);
-    this.el.dataset.id = turn.id;
-    const who = turn.role === "user" ? "You said" : "The model said";
-    this.el.append(node("h3", "llmc-hidden", { textContent: who }));
-    if (turn.role === "user") this.user(turn);
-    else this.assistant(turn);
-  }
-
-  user(turn) {
-    this.el.append(node("div", "llmc-said", { textContent: turn.text }));
-  }
-
-  assistant(turn) {
-    this.thoughts = node("div", "llmc-md");
-    this.folded = node("details", "llmc-reasoning", { hidden: true }, [
-      node("summary", "", { textContent: "Reasoning" }),
-      this.thoughts,
-    ]);
-    this.answer = node("div", "llmc-md llmc-answer");
-    this.foot = node("div", "llmc-foot");
-    this.el.append(this.folded, this.answer, this.foot);
-    for (const part of ["reasoning", "answer"]) {
-      this.edit(part, turn[part].map((html, i) => [i, 0, html]));
-    }
-    this.busy(turn.busy);
-    if (!turn.busy) this.done(turn);
-  }
-
-  // A screen reader is told of the answer when it is complete, not of every token.
-  busy(on) {
-    this.el.classList.toggle("llmc-writing", on);
-    this.el.setAttribute("aria-busy", String(on));
-  }
-
-  edit(part, edits) {
-    const home = part === "answer" ? this.answer : this.thoughts;
-    for (const [at, keep, add] of edits) {
-      const html = (this.html[part][at] ?? "").slice(0, keep) + add;
-      this.html[part][at] = html;
-      if (!this.blocks[part][at]) {
-        this.blocks[part][at] = node("div", "llmc-block");
-        home.append(this.blocks[part][at]);
-      }
-      this.blocks[part][at].innerHTML = html;
-    }
-    if (part === "reasoning" && edits.length) this.folded.hidden = false;
-  }
-
-  done({ foot, note, error }) {
-    this.busy(false);
-    this.foot.replaceChildren(
-      ...foot.map((text) => node("span", "", { textContent: text })),
-      ...(note ? [node("span", "llmc-note", { textContent: note })] : []),
-      ...(error ? [node("span", "llmc-error", { textContent: error })] : []),
-    );
-  }
-}
-
-// ------------------------------------------------------------------ the view
+const SILENT = "The kernel does not answer. It is busy, or it is not the one of this chat any more: " +
+  "then run the cell again.";
+// Cell -> what its last chat said, so that a new kernel can go on from it.
+const remembered = (window.__llmMagicChats ??= new WeakMap());
 
 class ChatView {
   constructor(model, el) {
     this.model = model;
-    this.id = Math.random().toString(36).slice(2);
+    this.id = `llmc-${Math.random().toString(36).slice(2)}`;
     this.seq = null; // number of the last message shown; null until the first snapshot
     this.turns = [];
-    this.pending = new Map(); // nonce -> text that the kernel has not taken yet
+    this.pending = null; // {nonce, text} that the kernel has not taken yet
+    this.tell = this.tell.bind(this);
+    this.form = model.get("form") ?? {};
     this.build(el);
     this.listen = (message) => this.receive(message);
     model.on("msg:custom", this.listen);
@@ -127,43 +43,146 @@ class ChatView {
   // -------------------------------------------------------------- building
 
   build(el) {
-    this.log = node("div", "llmc-log", { role: "log", tabIndex: 0, "aria-live": "polite" });
-    this.log.setAttribute("aria-label", "Conversation");
-    this.status = node("div", "llmc-status", { hidden: true });
-    this.notice = node("div", "llmc-notice", { role: "alert", hidden: true });
-    this.input = node("textarea", "llmc-input", {
-      rows: 1, placeholder: PROMPT, "aria-label": PROMPT,
-      oninput: () => this.grow(), onkeydown: (event) => this.key(event),
+    this.log = node("div", "llmc-log", {
+      role: "log", tabIndex: 0, "aria-live": "polite", "aria-label": "Conversation",
+      onscroll: () => this.seeEnd(),
     });
-    this.button = node("button", "llmc-send", { type: "button", onclick: () => this.press() });
-    const form = node("div", "llmc-compose", {}, [this.input, this.button]);
+    this.toEnd = iconButton("down", "To the end", () => this.scrollToEnd(), "llmc-to-end");
+    this.toEnd.hidden = true;
+    this.empty = node("div", "llmc-empty");
+    this.notice = node("div", "llmc-notice", { role: "alert", hidden: true });
+    this.settings = new Settings(this.form, this.id, this.tell);
     this.root = node("section", "llmc", { "aria-label": "Chat" }, [
-      this.log, this.status, this.notice, form,
+      this.head(), this.settings.el,
+      node("div", "llmc-middle", {}, [this.empty, this.log, this.toEnd]),
+      this.notice, this.composer(),
     ]);
     // JupyterLab would take Shift+Enter and single letters as notebook commands.
     this.root.setAttribute("data-lm-suppress-shortcuts", "true");
-    this.setPhase({ name: "idle" });
+    this.root.addEventListener("keydown", (event) => this.key(event));
+    this.showIdle();
     el.append(this.root);
   }
 
-  setPhase(phase) {
+  head() {
+    this.name = node("span", "llmc-name");
+    this.doing = node("span", "llmc-doing", { role: "status" });
+    this.meter = new Meter();
+    this.spark = new Spark();
+    const change = (t) => () => this.tell({ t });
+    this.gear = iconButton("gear", "Settings", () => this.toggleSettings());
+    this.gear.setAttribute("aria-expanded", "false");
+    this.gear.setAttribute("aria-controls", `${this.id}-settings`);
+    this.tools = node("div", "llmc-tools", { role: "toolbar", "aria-label": "Chat actions" }, [
+      iconButton("undo", "Undo the last turn", change("undo")),
+      iconButton("clear", "Clear the conversation", change("clear")),
+      iconButton("save", "Save the conversation", () => {
+        this.wantsFile = true;
+        this.tell({ t: "save" });
+      }),
+      iconButton("load", "Load a conversation", () => this.file.click()), this.gear,
+    ]);
+    this.file = node("input", "", {
+      type: "file", accept: ".json,.ipynb", hidden: true, onchange: () => this.loadFile(),
+    });
+    this.bar = node("progress", "llmc-progress", { "aria-label": "Progress", hidden: true });
+    return node("header", "llmc-head", {}, [
+      this.name, this.doing, this.spark.el, this.meter.el, this.tools, this.file, this.bar,
+    ]);
+  }
+
+  composer() {
+    this.input = node("textarea", "llmc-input", {
+      rows: 1, placeholder: "Ask something", "aria-label": "Message", oninput: () => this.grow(),
+    });
+    this.input.title = "Enter sends, Shift+Enter begins a new line, Escape stops the answer";
+    this.button = node("button", "llmc-send", { type: "button", onclick: () => this.press() });
+    return node("div", "llmc-compose", {}, [this.input, this.button]);
+  }
+
+  toggleSettings() {
+    const open = this.settings.el.hidden;
+    this.settings.el.hidden = !open;
+    this.gear.setAttribute("aria-expanded", String(open));
+    if (open) this.settings.el.querySelector("input, textarea, select")?.focus();
+  }
+
+  showName(name) {
+    this.name.textContent = name;
+    this.name.title = name;
+    this.root.setAttribute("aria-label", `Chat with ${name}`);
+    this.input.placeholder = `Ask ${name}`;
+  }
+
+  // -------------------------------------------------------------- what is going on
+
+  showPhase(phase) {
     this.phase = phase;
     const busy = phase.name !== "idle";
+    if (phase.name === "start") this.spark.start();
     this.root.classList.toggle("llmc-busy", busy);
-    this.button.replaceChildren(icon(busy ? "stop" : "send"));
-    this.button.title = busy ? "Stop (Escape)" : "Send (Enter)";
-    this.button.setAttribute("aria-label", busy ? "Stop" : "Send");
-    this.status.hidden = !busy;
-    const text = node("span", "", { textContent: phase.text ?? "" });
-    const bar = node("progress", "", phase.total ? { max: phase.total, value: phase.done } : {});
-    bar.setAttribute("aria-label", phase.text || "Progress");
-    bar.hidden = ["decode", "idle"].includes(phase.name);
-    this.status.replaceChildren(text, bar);
+    const label = busy ? "Stop" : "Send";
+    if (this.button.getAttribute("aria-label") !== label) {
+      this.button.replaceChildren(icon(busy ? "stop" : "send"));
+      this.button.title = busy ? "Stop (Escape)" : "Send (Enter)";
+      this.button.setAttribute("aria-label", label);
+    }
+    if (this.doing.textContent !== phase.text) this.doing.textContent = phase.text;
+    this.bar.hidden = !busy || ["decode", "reason", "ask"].includes(phase.name);
+    this.bar.removeAttribute("value");
+    if (phase.total) Object.assign(this.bar, { max: phase.total, value: phase.done });
+    this.showEmpty();
+  }
+
+  showIdle() {
+    this.showPhase({ name: "idle", text: "", done: 0, total: 0 });
+  }
+
+  showEmpty() {
+    const nothing = this.turns.length === 0 && !this.log.firstChild;
+    this.log.hidden = nothing;
+    this.empty.hidden = !nothing;
+    for (const tool of [...this.tools.children].slice(0, 3)) {
+      tool.disabled = nothing || this.phase.name !== "idle";
+    }
+    if (!nothing || this.empty.firstChild) return;
+    const chips = (this.form.suggestions ?? []).map((text) => node("button", "llmc-chip", {
+      type: "button", textContent: text, onclick: () => this.suggest(text),
+    }));
+    const earlier = remembered.get(this.cell());
+    if (earlier) {
+      const resume = () => this.tell({ t: "load", data: { version: 1, turns: earlier } });
+      const n = earlier.filter((turn) => turn.role === "user").length;
+      const textContent = `Go on with the chat from before (${n} turn${n === 1 ? "" : "s"})`;
+      chips.unshift(node("button", "llmc-chip llmc-primary", {
+        type: "button", textContent, onclick: resume,
+      }));
+    }
+    this.empty.append(...chips);
+  }
+
+  suggest(text) {
+    this.input.value = text;
+    this.grow();
+    this.input.focus();
+  }
+
+  cell() {
+    return this.root.closest(".jp-Cell") ?? this.root;
+  }
+
+  remember() {
+    const turns = this.turns.filter((turn) => turn.role === "user" || turn.answer.innerText.trim());
+    const row = (turn) => ({
+      role: turn.role, content: turn.role === "user" ? turn.text : turn.answer.innerText.trim(),
+    });
+    if (turns.length) remembered.set(this.cell(), turns.map(row));
   }
 
   // What the notebook saved, as text, until a kernel answers.
   showSaved() {
     const state = this.model.get("state") ?? {};
+    this.showName(String(state.model ?? "a model"));
     this.root.classList.add("llmc-saved");
     for (const [role, text, note] of Array.isArray(state.turns) ? state.turns : []) {
       const said = node("div", "llmc-said", { textContent: String(text) });
@@ -171,6 +190,24 @@ class ChatView {
       const who = role === "user" ? "user" : "assistant";
       this.log.append(node("article", `llmc-turn llmc-${who}`, {}, [said, foot]));
     }
+    this.showEmpty();
+  }
+
+  say(text, action = "") {
+    this.notice.hidden = !text;
+    this.notice.replaceChildren(text);
+    if (!text) return;
+    if (action === "restore") {
+      const undo = () => {
+        this.tell({ t: "restore" });
+        this.say("");
+      };
+      this.notice.append(node("button", "llmc-button", {
+        type: "button", textContent: "Undo", onclick: undo,
+      }));
+    }
+    this.notice.classList.toggle("llmc-fault", action !== "restore");
+    this.notice.append(iconButton("close", "Dismiss", () => this.say("")));
   }
 
   // -------------------------------------------------------------- talking to the kernel
@@ -188,55 +225,61 @@ class ChatView {
   hello() {
     this.tell({ t: "hello", view: this.id });
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => {
-      if (this.seq === null) {
-        this.say("The kernel does not answer: it is busy, or no longer the one of this chat. " +
-          "Run the cell again to go on.");
-      }
-    }, HELLO_AGAIN);
+    this.timer = setTimeout(() => this.seq === null && this.say(SILENT), HELLO_AGAIN);
   }
 
   press() {
     if (this.phase.name === "idle") this.send();
-    else this.stop();
-  }
-
-  stop() {
-    this.tell({ t: "stop" });
+    else this.tell({ t: "stop" });
   }
 
   send() {
     const text = this.input.value;
-    if (!text.trim() || this.phase.name !== "idle" || this.pending.size) return;
-    const nonce = `${this.id}-${Date.now()}`;
-    this.pending.set(nonce, text);
+    if (!text.trim() || this.phase.name !== "idle" || this.pending) return;
     // The text stays where it was typed until the kernel has taken it.
+    this.pending = { nonce: `${this.id}-${Date.now()}`, text };
     this.root.classList.add("llmc-sending");
     this.say("");
-    if (!this.tell({ t: "send", text, nonce })) this.answered(nonce);
+    if (!this.tell({ t: "send", ...this.pending })) this.answered(this.pending.nonce);
+    const { nonce } = this.pending ?? {};
+    setTimeout(() => {
+      if (nonce && this.pending?.nonce === nonce && this.answered(nonce)) this.say(SILENT);
+    }, 4 * HELLO_AGAIN);
   }
 
   answered(nonce) {
-    const text = this.pending.get(nonce);
-    this.pending.delete(nonce);
-    this.root.classList.toggle("llmc-sending", this.pending.size > 0);
-    return text;
+    if (this.pending?.nonce !== nonce) return false;
+    this.pending = null;
+    this.root.classList.remove("llmc-sending");
+    return true;
   }
 
   key(event) {
-    event.stopPropagation();
     if (!event.isTrusted) return;
-    if ((event.ctrlKey || event.metaKey) && !EDITING.has(event.key.toLowerCase())) {
-      this.forward(event);
-      return;
-    }
+    event.stopPropagation();
+    const combined = event.ctrlKey || event.metaKey;
+    if (combined && !EDITING.has(event.key.toLowerCase())) this.forward(event);
+    else if (event.key === "Escape" && this.phase.name !== "idle") this.tell({ t: "stop" });
+    else if (event.target === this.input) this.inputKey(event);
+    else if (this.tools.contains(event.target)) this.toolKey(event);
+  }
+
+  inputKey(event) {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       this.send();
-    } else if (event.key === "Escape" && this.phase.name !== "idle") {
-      event.preventDefault();
-      this.stop();
+    } else if (event.key === "ArrowUp" && !this.input.value && this.phase.name === "idle") {
+      const last = this.turns.findLast((turn) => turn.role === "user");
+      if (last) event.preventDefault();
+      last?.startEditing();
     }
+  }
+
+  toolKey(event) {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    const tools = [...this.tools.querySelectorAll("button:not(:disabled)")];
+    tools.at((tools.indexOf(document.activeElement) + by) % tools.length)?.focus();
   }
 
   // Saving and the like are the front end's, wherever the cursor is.
@@ -249,7 +292,7 @@ class ChatView {
 
   grow() {
     this.input.style.height = "auto";
-    this.input.style.height = `${Math.min(this.input.scrollHeight, 200)}px`;
+    this.input.style.height = `${Math.min(this.input.scrollHeight + 2, 200)}px`;
   }
 
   draft(text) {
@@ -258,9 +301,31 @@ class ChatView {
     this.grow();
   }
 
-  say(text) {
-    this.notice.textContent = text;
-    this.notice.hidden = !text;
+  // -------------------------------------------------------------- files
+
+  async loadFile() {
+    const [file] = this.file.files;
+    this.file.value = "";
+    if (!file) return;
+    try {
+      if (file.size > MAX_FILE) throw new Error("the file is too big");
+      const data = JSON.parse(await file.text());
+      const outputs = (data.cells ?? []).flatMap((cell) => cell.outputs ?? []);
+      const found = outputs.map((output) => output.data?.[TRANSCRIPT]).filter(Boolean);
+      if (data.nbformat && !found.length) throw new Error("it holds no transcript of a chat");
+      this.tell({ t: "load", data: found.at(-1) ?? data });
+    } catch (error) {
+      this.say(`${file.name} cannot be loaded: ${error.message ?? error}`);
+    }
+  }
+
+  offerFile(data) {
+    if (!this.wantsFile) return; // another view asked
+    this.wantsFile = false;
+    const blob = new Blob([JSON.stringify(data, null, 1)], { type: "application/json" });
+    const href = URL.createObjectURL(blob);
+    node("a", "", { href, download: "chat.json" }).click();
+    setTimeout(() => URL.revokeObjectURL(href), 10_000);
   }
 
   // -------------------------------------------------------------- hearing from the kernel
@@ -268,9 +333,9 @@ class ChatView {
   receive(message) {
     if (message.to !== undefined) {
       if (message.to !== this.id) return;
-      this.say("");
+      if (this.seq === null) this.say("");
       this.root.classList.remove("llmc-saved");
-      this.root.setAttribute("aria-label", `Chat with ${message.model}`);
+      this.showName(message.model);
     } else if (this.seq === null || message.seq <= this.seq) {
       return; // the snapshot that was asked for has it
     } else if (message.seq !== this.seq + 1) {
@@ -278,10 +343,10 @@ class ChatView {
       return;
     }
     this.seq = message.seq;
-    const { scrollHeight, scrollTop, clientHeight } = this.log;
-    const atEnd = scrollHeight - scrollTop - clientHeight < 48;
+    const stay = this.atEnd();
     for (const op of message.ops) this.apply(op);
-    if (atEnd) this.log.scrollTop = this.log.scrollHeight;
+    if (stay) this.scrollToEnd();
+    this.seeEnd();
   }
 
   apply(op) {
@@ -289,18 +354,26 @@ class ChatView {
     switch (op.o) {
       case "path": return this.path(op.at, op.turns);
       case "tail": return turn?.edit(op.part, op.edits);
-      case "done": return turn?.done(op);
-      case "phase": return this.setPhase(op);
-      case "notice": return this.say(op.text);
+      case "done": turn?.done(op); return this.remember();
+      case "tools": return turn?.showCalls(op.html);
+      case "tokens": return turn?.showTokens(op.rows);
+      case "ask": return turn?.ask(op);
+      case "asked": return this.turns.forEach((view) => view.asked(op.call));
+      case "live": return this.spark.add(op.tps);
+      case "context": return this.meter.show(op);
+      case "phase": return this.showPhase(op);
+      case "settings": this.showName(op.model); return this.settings.show(op);
+      case "notice": return this.say(op.text, op.action);
       case "draft": return this.draft(op.text);
+      case "file": return this.offerFile(op.data);
       case "accepted": return this.accepted(op.nonce);
       case "refused":
-        if (this.answered(op.nonce) !== undefined && op.why) this.say(op.why);
+        if (this.answered(op.nonce) && op.why) this.say(op.why);
     }
   }
 
   accepted(nonce) {
-    if (this.answered(nonce) === undefined) return;
+    if (!this.answered(nonce)) return;
     this.input.value = "";
     this.grow();
   }
@@ -309,11 +382,27 @@ class ChatView {
     for (const view of this.turns.splice(at)) view.el.remove();
     if (at === 0) this.log.replaceChildren();
     for (const turn of turns) {
-      const view = new TurnView(turn);
+      const view = new TurnView(turn, this.tell);
       this.turns.push(view);
       this.log.append(view.el);
     }
+    this.showEmpty();
+    this.remember();
+    this.scrollToEnd();
+  }
+
+  atEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.log;
+    return scrollHeight - scrollTop - clientHeight < 48;
+  }
+
+  seeEnd() {
+    this.toEnd.hidden = this.log.hidden || this.atEnd();
+  }
+
+  scrollToEnd() {
     this.log.scrollTop = this.log.scrollHeight;
+    this.toEnd.hidden = true;
   }
 }
 

@@ -9,7 +9,10 @@ They are handed to the pump (ui/pump.py), which alone talks to the page and writ
 ipywidgets' property lock is not made for two threads.
 """
 
-from collections.abc import Callable, Mapping
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +21,82 @@ import traitlets
 from IPython import get_ipython
 from IPython.display import display
 
+from .. import models
+from ..chat.conversation import Conversation
 from ..chat.reply import Reply
-from ..events import Message, Progress
+from ..chat.turn import Turn
+from ..events import Event, Message, Token
 from ..hub import hub
 from ..llm import LLM
-from . import html, transcript
+from . import branches, html, settings, transcript
 from .pump import Pump
+from .run import Ask, OnProgress, Open
 
 VERSION = 1
+SUGGESTIONS = (
+    "Explain in two sentences what a token is.",
+    "Write a haiku about a notebook.",
+    "What is the capital of Norway?",
+)
+# In this order they are one module: what one declares, the later ones use.
+_SCRIPTS = ("chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js")
+
+
+def _script() -> str:
+    """The page's side as one ES module, made of its files without a build step."""
+    here = Path(__file__).parent
+    source = "".join((here / name).read_text("utf-8") for name in _SCRIPTS)
+    source = re.sub(r"^import .* from \"\./.*\";\n", "", source, flags=re.MULTILINE)
+    return re.sub(r"^export (?!default)", "", source, flags=re.MULTILINE)
 
 
 class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     """A chat with a model: `llm_magic.Chat()` as the last line of a cell shows it.
 
     llm: an LLM, a model's name, or None for the default model; it is loaded when the first message
-        is sent. system: the system prompt. options: sampling settings and request options as
-        `LLM.stream` takes them; temperature 0.7 and 256 tokens where nothing is said.
+        is sent. system: the system prompt. messages: a conversation to go on from (dicts or
+        Message). tools: functions that the model may call (see `llm_magic.tool`). approve: True
+        asks on the page before each call, False never asks, a function decides as for
+        `Conversation`. suggestions: what an empty chat offers to ask. options: sampling settings
+        and request options as `LLM.chat` takes them.
 
     The same object may be shown in several places; they show one conversation.
     """
 
-    _esm = Path(__file__).with_name("chat.js").read_text(encoding="utf-8")
-    _css = Path(__file__).with_name("chat.css").read_text(encoding="utf-8")
+    _esm = _script()
+    _css = Path(__file__).with_name("chat.css").read_text("utf-8")
 
     # Settled state: {"v": 1, "model": name, "turns": [[role, text, note]]}. Written by the pump
     # only; it is what a page has left when the kernel is gone. Streaming goes by messages.
     state = traitlets.Dict().tag(sync=True)
+    # What the page needs to draw its form; never changes.
+    form = traitlets.Dict().tag(sync=True)
 
     def __init__(
-        self, llm: LLM | str | None = None, system: str | None = None, **options: Any
+        self,
+        llm: LLM | str | None = None,
+        system: str | None = None,
+        *,
+        messages: Sequence[Message | Mapping[str, Any]] = (),
+        tools: Sequence[Any] = (),
+        approve: bool | Ask = True,
+        suggestions: Sequence[str] = SUGGESTIONS,
+        **options: Any,
     ) -> None:
-        self._llm = llm
-        self._options = options
-        self.system = system
-        super().__init__(state={"v": VERSION, "model": self.model, "turns": []})
-        self._pump = Pump(_Port(self), html.markdown)
+        self._port = _Port(self, llm, {"system": system, **options}, tools, approve)
+        form = {
+            "settings": settings.picture(), "suggestions": list(suggestions),
+            "models": sorted({known.name for known in models.known()}),
+        }  # fmt: skip
+        super().__init__(state={"v": VERSION, "model": self.model, "turns": []}, form=form)
+        self._pump = Pump(self._port, html.markdown)
+        self._transcript = transcript.bundle(self._pump.turns, self.model)
         self._display_id = f"llm-chat-{self.model_id}"
-        self._transcript = transcript.bundle((), self.model)
         self._cell: Any = None  # parent header of the cell that shows this chat
         self.on_msg(self._on_message)
         _take_subshell_messages(self.comm)
+        if messages:
+            self.load(messages)
 
     def __repr__(self) -> str:
         turns = sum(message.role == "user" for message in self.messages)
@@ -68,19 +107,18 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     @property
     def model(self) -> str:
         """The name of the model that answers."""
-        match self._llm:
-            case None:
-                return str(hub.default)
-            case str(name):
-                return name
-            case llm:
-                return str(llm.model)
+        return self._port.name
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation as shown, oldest first, without the system prompt."""
         pump = getattr(self, "_pump", None)
         return pump.messages if pump else ()
+
+    @property
+    def conversation(self) -> Conversation:
+        """What was said so far as a Conversation of its own, to go on with in code."""
+        return self._port.conversation(self._port.load(), self.messages, None)
 
     @property
     def last(self) -> Reply | None:
@@ -108,6 +146,24 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         """Forget everything."""
         self._pump.submit({"t": "clear"})
 
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the conversation as JSON, replies with their tokens included."""
+        path = Path(path)
+        data = json.dumps(self._pump.turns.to_dict(), ensure_ascii=False, indent=1)
+        path.write_text(data, encoding="utf-8")
+        return path
+
+    def load(self, source: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any]) -> None:
+        """Go on from a saved conversation in the place of this one.
+
+        source: a file of `save`, a notebook (its last transcript), messages, or what a file holds.
+        Raises ValueError that says what is wrong with it.
+        """
+        data: Any = source
+        if isinstance(source, str | os.PathLike):
+            data = transcript.read(Path(source))
+        self._pump.load(data)
+
     # ------------------------------------------------------------------ display
 
     def _ipython_display_(self) -> None:
@@ -126,35 +182,103 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     def _settle(self) -> None:
         """Write the settled state and the transcript. On the pump thread only."""
         turns = self._pump.turns
-        self._transcript = transcript.bundle(turns.path(), self.model)
+        self._transcript = transcript.bundle(turns, self.model)
         self.state = {"v": VERSION, "model": self.model, "turns": turns.saved()}
         if self._cell is not None:
             _publish_update(self._transcript, self._display_id, self._cell)
 
 
 class _Port:
-    """What the pump sees of its chat."""
+    """What the pump sees of its chat: the model, the settings, the page."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(
+        self,
+        chat: Chat,
+        llm: LLM | str | None,
+        values: Mapping[str, Any],
+        tools: Sequence[Any],
+        approve: bool | Ask,
+    ) -> None:
         self._chat = chat
+        self._given = llm
+        self._values = dict(values)
+        self._tools = tuple(tools)
+        self._approve = approve
 
     @property
     def name(self) -> str:
-        return self._chat.model
+        chosen = self._values.get("model") or self._given
+        return str(hub.default) if chosen is None else str(getattr(chosen, "model", chosen))
 
-    def open(self, messages: tuple[Message, ...], progress: Callable[[Progress], None]) -> Any:
-        chat = self._chat
-        llm = chat._llm
-        if not isinstance(llm, LLM):
-            llm = hub.load(llm, on_progress=progress)
-        head = (Message("system", chat.system),) if chat.system else ()
-        return llm.stream((*head, *messages), **chat._options)
+    def load(self, progress: OnProgress | None = None) -> LLM:
+        chosen = self._values.get("model") or self._given
+        return chosen if isinstance(chosen, LLM) else hub.load(chosen, on_progress=progress)
+
+    def conversation(
+        self, llm: LLM, messages: tuple[Message, ...], approve: Ask | None
+    ) -> Conversation:
+        system, options = self._values.get("system"), settings.options(self._values)
+        conversation = Conversation(llm, system, self._tools, approve=approve, **options)
+        if messages:
+            conversation.load(messages)
+            conversation.system = system
+        return conversation
+
+    def open(self, messages: tuple[Message, ...], ask: Ask) -> Open:
+        approve = self._approve if callable(self._approve) else ask if self._approve else None
+
+        def start(progress: OnProgress) -> _Answer:
+            conversation = self.conversation(self.load(progress), messages[:-1], approve)
+            return _Answer(conversation, conversation.send(messages[-1]))
+
+        return start
+
+    def fork(self, reply: Reply, given: tuple[Token, ...]) -> Open:
+        options = settings.options(self._values)
+        return lambda progress: branches.stream(self.load(progress), reply, given, **options)
+
+    def set(self, name: str, value: Any) -> None:
+        self._values[name] = value
+
+    def settings(self) -> dict[str, Any]:
+        return {name: self._values.get(name) for name in settings.SETTINGS}
+
+    def window(self) -> int | None:
+        chosen = self._values.get("model") or self._given
+        llm = chosen if isinstance(chosen, LLM) else hub.get(self.name)
+        size = getattr(llm.status(), "ctx", None) if llm is not None else None
+        return size if isinstance(size, int) else None
 
     def post(self, message: Mapping[str, Any]) -> None:
         self._chat.send(dict(message))
 
     def settled(self) -> None:
         self._chat._settle()
+
+
+class _Answer:
+    """One turn of a conversation as the pump reads it."""
+
+    def __init__(self, conversation: Conversation, turn: Turn) -> None:
+        self._conversation = conversation
+        self._turn = turn
+        self._before = len(conversation.exchanges)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._turn)
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        self._turn.cancel(reason)
+
+    @property
+    def reply(self) -> Reply:
+        return self._turn.reply
+
+    @property
+    def added(self) -> tuple[Message, ...]:
+        """What the turn adds to the history: several messages where tools were called."""
+        exchanges = self._conversation.exchanges
+        return exchanges[-1].messages[1:] if len(exchanges) > self._before else ()
 
 
 def _take_subshell_messages(comm: Any) -> None:

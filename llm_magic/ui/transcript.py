@@ -1,52 +1,87 @@
-"""A chat as static HTML, Markdown and text: what stays in the saved notebook.
+"""A chat as static HTML, Markdown, text and data: what stays in the saved notebook.
 
 Comes in: the turns of the shown path. Goes out: a MIME bundle that needs no kernel, no script and
-no style sheet. It must not know widgets or threads.
+no style sheet, and from such a bundle in a file the conversation again. It must not know widgets or
+threads.
 """
 
 import html
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from .turns import Turn
+from . import tooltrace
+from .turns import Turn, Turns
 
+VENDOR = "application/vnd.llm-magic.chat+json"
+MAX_DATA = 200_000  # characters of the conversation as data; a longer one is saved as HTML only
 _WHO = {"user": "You", "assistant": "Model"}
-# Hex colours only, and text colour beside every background: front ends strip the rest.
-_ROW = "margin:6px 0;padding:6px 10px;border-left:3px solid {edge};"
-_EDGE = {"user": "#9a9a9a", "assistant": "#1f77b4"}
+_EDGE = {"user": "#8a8a8a", "assistant": "#1f77b4"}  # hex only: front ends strip variables
 
 
-def bundle(turns: Sequence[Turn], model: str) -> dict[str, Any]:
-    """text/plain, text/markdown and text/html of the turns."""
-    return {
-        "text/plain": text(turns, model),
-        "text/markdown": markdown(turns, model),
-        "text/html": folded(turns, model),
+def bundle(turns: Turns, model: str) -> dict[str, Any]:
+    """text/plain, text/markdown, text/html and our own JSON of the turns."""
+    path = turns.path()
+    out: dict[str, Any] = {
+        "text/plain": text(path, model),
+        "text/markdown": markdown(path, model),
+        "text/html": folded(path, model),
     }
+    data = turns.to_dict(replies=False)
+    if path and sum(len(turn["content"]) for turn in data["turns"]) <= MAX_DATA:
+        out[VENDOR] = data
+    return out
 
 
-def title(turns: Sequence[Turn], model: str) -> str:
+def read(path: Path) -> Any:
+    """The conversation in a saved file or, as the last transcript, in a notebook.
+
+    Not checked: `Turns.load` does that. Raises ValueError when there is none.
+    """
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"{path.name} is not JSON: {error}") from None
+    if not (isinstance(data, Mapping) and "nbformat" in data):
+        return data
+    found = list(_transcripts(data))
+    if not found:
+        raise ValueError(f"{path.name} holds no transcript of a chat")
+    return found[-1]
+
+
+def _transcripts(notebook: Mapping[str, Any]) -> Iterator[Any]:
+    for cell in notebook.get("cells") or ():
+        for output in (cell.get("outputs") if isinstance(cell, Mapping) else None) or ():
+            data = output.get("data") if isinstance(output, Mapping) else None
+            if isinstance(data, Mapping) and VENDOR in data:
+                yield data[VENDOR]
+
+
+def title(turns: list[Turn], model: str) -> str:
     n = sum(turn.role == "user" for turn in turns)
     if not n:
         return f"Transcript of the chat with {model}: empty so far"
     return f"Transcript of the chat with {model}: {n} turn{'s' * (n != 1)}"
 
 
-def text(turns: Sequence[Turn], model: str) -> str:
+def text(turns: list[Turn], model: str) -> str:
     rows = [title(turns, model)]
     for turn in turns:
-        rows.append(f"{_WHO[turn.role]}: {turn.message.text}{_remark(turn)}")
+        calls = f"\n{tooltrace.plain(turn.trace)}" if turn.trace else ""
+        rows.append(f"{_WHO[turn.role]}: {turn.message.text}{_remark(turn)}{calls}")
     return "\n\n".join(rows)
 
 
-def markdown(turns: Sequence[Turn], model: str) -> str:
+def markdown(turns: list[Turn], model: str) -> str:
     rows = [f"*{title(turns, model)}*"]
     for turn in turns:
         rows.append(f"**{_WHO[turn.role]}**\n\n{turn.message.text}{_remark(turn)}")
     return "\n\n".join(rows)
 
 
-def folded(turns: Sequence[Turn], model: str) -> str:
+def folded(turns: list[Turn], model: str) -> str:
     """The HTML: one `details` element, closed. The answers' blocks were made safe when rendered."""
     head = f"<summary>{html.escape(title(turns, model))}</summary>"
     return f"<details>{head}{''.join(_row(turn) for turn in turns)}</details>"
@@ -56,10 +91,10 @@ def _row(turn: Turn) -> str:
     if turn.role == "user":
         body = f"<p>{html.escape(turn.text)}</p>".replace("\n", "<br>")
     else:
-        body = _thoughts(turn) + "".join(turn.answer.blocks)
+        body = _thoughts(turn) + tooltrace.fragment(turn.trace) + "".join(turn.answer.blocks)
         foot = " · ".join([*turn.foot(), *filter(None, (turn.note, turn.error))])
         body += f"<p><small>{html.escape(foot)}</small></p>" if foot else ""
-    style = _ROW.format(edge=_EDGE[turn.role])
+    style = f"margin:6px 0;padding:2px 10px;border-left:3px solid {_EDGE[turn.role]}"
     return f'<div style="{style}"><b>{_WHO[turn.role]}</b>{body}</div>'
 
 

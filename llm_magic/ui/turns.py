@@ -6,12 +6,14 @@ It must not know threads, widgets or engines.
 """
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..chat.reply import Reply
-from ..events import Message
+from ..events import Message, Token, ToolRecord, as_messages
+from . import tooltrace
 from .tail import Tail
 
 VERSION = 1
@@ -28,7 +30,8 @@ class Turn:
     """One message of the tree. Mutable; owned by the pump thread.
 
     note: why the answer ended early, in words; "" if it did not. error: what went wrong, "" if
-    nothing. active: which child continues the shown path.
+    nothing. active: which child continues the shown path. messages: what the turn adds to the
+    conversation when that is more than one message (tool calls and their results).
     """
 
     id: int
@@ -40,6 +43,8 @@ class Turn:
     reply: Reply | None = None
     answer: Tail = field(default_factory=lambda: Tail(plain))
     reasoning: Tail = field(default_factory=lambda: Tail(plain))
+    trace: tuple[ToolRecord, ...] = ()
+    messages: tuple[Message, ...] = ()
     note: str = ""
     error: str = ""
     busy: bool = False
@@ -51,15 +56,25 @@ class Turn:
         return Message(self.role, self.text)
 
     def foot(self) -> list[str]:
-        """What one line under an answer says: counts, speeds, and why it ended."""
+        """What one line under an answer says: model, counts, speed."""
         if self.reply is None or self.busy:
             return []
         usage, timings = self.reply.usage, self.reply.timings
-        cached = f" ({usage.cached} cached)" if usage.cached else ""
-        parts = [self.reply.model, f"{usage.prompt}{cached} + {usage.completion} tokens"]
+        parts = [self.reply.model]
+        if usage.total:
+            cached = f" ({usage.cached} cached)" if usage.cached else ""
+            parts.append(f"{usage.prompt}{cached} + {usage.completion} tokens")
         if timings.decode_tps:
             parts.append(f"{timings.decode_tps:.0f} tok/s")
         return [part for part in parts if part]
+
+    def ending(self) -> dict[str, Any]:
+        """What a page is told when an answer is complete. All of it is text but `tools`."""
+        tokens = self.reply.tokens if self.reply else ()
+        return {
+            "foot": self.foot(), "note": self.note, "error": self.error,
+            "tools": tooltrace.fragment(self.trace), "tokens": any(t.top for t in tokens),
+        }  # fmt: skip
 
     def picture(self) -> dict[str, Any]:
         """What a page needs to draw this turn. HTML in it is safe; everything else is text."""
@@ -68,7 +83,7 @@ class Turn:
             out["text"] = self.text
         else:
             out |= {"answer": list(self.answer.blocks), "reasoning": list(self.reasoning.blocks)}
-            out |= {"foot": self.foot(), "note": self.note, "error": self.error, "busy": self.busy}
+            out |= {"busy": self.busy, **self.ending()}
         siblings = self.parent.children if self.parent else [self]
         if len(siblings) > 1:
             out["branch"] = [siblings.index(self), len(siblings)]
@@ -79,9 +94,11 @@ class Turns:
     """The tree of turns and its active path. `render` turns Markdown into safe HTML."""
 
     def __init__(self, render: Callable[[str], str] = plain) -> None:
-        self._render = render
+        self.render = render
         self._next = 1
         self.root = Turn(0, "root")
+
+    # ------------------------------------------------------------------ reading
 
     def path(self) -> list[Turn]:
         """The turns that are shown, oldest first."""
@@ -97,45 +114,18 @@ class Turns:
         """The turn of the shown path with this id."""
         return next((turn for turn in self._walk() if turn.id == id), None)
 
-    def add(self, parent: Turn, role: str, text: str = "") -> Turn:
-        """A new turn below `parent`; the shown path now leads to it."""
-        turn = Turn(self._next, role, text, parent)
-        turn.answer, turn.reasoning = Tail(self._render), Tail(self._render)
-        self._next += 1
-        parent.children.append(turn)
-        parent.active = len(parent.children) - 1
-        return turn
-
     def last(self) -> Turn:
         """The end of the shown path; the root when there is none."""
         turns = self.path()
         return turns[-1] if turns else self.root
 
-    def remove(self, turn: Turn) -> None:
-        """Forget a turn and all below it. An earlier sibling is shown in its place."""
-        parent = turn.parent
-        if parent is None:
-            return
-        at = parent.children.index(turn)
-        del parent.children[at]
-        parent.active = max(0, min(parent.active - (at <= parent.active), len(parent.children) - 1))
-
-    def choose(self, turn: Turn, index: int) -> bool:
-        """Show sibling number `index` of a turn instead of it. False if there is none."""
-        if turn.parent is None or not 0 <= index < len(turn.parent.children):
-            return False
-        turn.parent.active = index
-        return True
-
-    def clear(self) -> None:
-        self.root.children.clear()
-        self.root.active = 0
-
     def messages(self, upto: Turn | None = None) -> tuple[Message, ...]:
         """The active path as messages, up to and including `upto`. Empty answers are left out."""
         out: list[Message] = []
         for turn in self._walk():
-            if turn.role == "user" or turn.message.text or turn.message.calls:
+            if turn.messages:
+                out.extend(turn.messages)
+            elif turn.role == "user" or turn.reply is not None:
                 out.append(turn.message)
             if turn is upto:
                 break
@@ -153,38 +143,86 @@ class Turns:
             rows.append([turn.role, text, turn.error or turn.note])
         return rows[::-1]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The shown path as plain JSON: messages, and the reply behind each answer."""
+    def to_dict(self, replies: bool = True) -> dict[str, Any]:
+        """The shown path as plain JSON: messages and, if asked for, the reply of each answer."""
         turns = []
         for turn in self.path():
             row: dict[str, Any] = {"role": turn.role, "content": turn.message.text}
-            if turn.reply is not None:
+            if replies and turn.reply is not None:
                 row["reply"] = turn.reply.to_dict(prompt=False)
             if turn.note or turn.error:
                 row["note"] = turn.error or turn.note
             turns.append(row)
         return {"version": VERSION, "turns": turns}
 
-    def load(self, data: Mapping[str, Any]) -> None:
+    # ------------------------------------------------------------------ changing
+
+    def add(self, parent: Turn, role: str, text: str = "") -> Turn:
+        """A new turn below `parent`; the shown path now leads to it."""
+        turn = Turn(self._next, role, text, parent)
+        turn.answer, turn.reasoning = Tail(self.render), Tail(self.render)
+        self._next += 1
+        parent.children.append(turn)
+        parent.active = len(parent.children) - 1
+        return turn
+
+    def answer(self, parent: Turn, reply: Reply, note: str = "") -> Turn:
+        """A complete answer below `parent`."""
+        turn = self.add(parent, "assistant", reply.text)
+        turn.reply, turn.note, turn.trace = reply, note, reply.trace
+        turn.answer.settle(reply.text)
+        turn.reasoning.settle(reply.reasoning)
+        return turn
+
+    def remove(self, turn: Turn) -> None:
+        """Forget a turn and all below it. An earlier sibling is shown in its place."""
+        parent = turn.parent
+        if parent is None:
+            return
+        at = parent.children.index(turn)
+        del parent.children[at]
+        parent.active = max(0, min(parent.active - (at <= parent.active), len(parent.children) - 1))
+
+    def choose(self, turn: Turn, index: int) -> bool:
+        """Show sibling number `index` of a turn instead of it. False if there is none."""
+        if turn.parent is None or not 0 <= index < len(turn.parent.children):
+            return False
+        turn.parent.active = index
+        return True
+
+    def replace(self, root: Turn) -> Turn:
+        """Another tree in the place of this one; the old one comes back."""
+        old, self.root = self.root, root
+        return old
+
+    def take(self, other: "Turns") -> None:
+        """The turns of another tree in the place of these. `other` must not be used any more."""
+        self.root, self._next = other.root, max(self._next, other._next)
+
+    def load(self, data: Any) -> None:
         """Replace everything by a saved conversation, which is not trusted.
 
-        Raises ValueError that says what is wrong; nothing is changed then.
+        data: what `to_dict` gave, or a list of messages (OpenAI-style dicts or Message). Raises
+        ValueError that says what is wrong; nothing is changed then.
         """
         rows = _rows_in(data)
-        self.clear()
+        self.root = Turn(0, "root")
         for role, text, note, reply in rows:
-            turn = self.add(self.last(), role, text)
             if role == "assistant":
-                turn.reply = reply or Reply(text)
-                turn.note = note
-                turn.answer.settle(turn.reply.text)
-                turn.reasoning.settle(turn.reply.reasoning)
+                self.answer(self.last(), reply or Reply(text), note)
+            else:
+                self.add(self.last(), role, text)
 
 
-def _rows_in(data: Any) -> list[tuple[str, str, str, Reply | None]]:
+Row = tuple[str, str, str, Reply | None]
+
+
+def _rows_in(data: Any) -> list[Row]:
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        return _messages_in(data)
     if not isinstance(data, Mapping) or data.get("version") != VERSION:
         raise ValueError(f"not a conversation saved by this release (version {VERSION})")
-    rows = []
+    rows: list[Row] = []
     turns = data.get("turns")
     if not isinstance(turns, list):
         raise ValueError("the saved conversation has no list of turns")
@@ -197,3 +235,36 @@ def _rows_in(data: Any) -> list[tuple[str, str, str, Reply | None]]:
         reply = Reply.from_dict(row["reply"]) if "reply" in row else None
         rows.append((row["role"], text, note, reply))
     return rows
+
+
+def _messages_in(data: Sequence[Any]) -> list[Row]:
+    """Tool turns are history of a call, not something a person or the model said: left out."""
+    return [
+        (m.role, m.text, "", Reply(m.text, m.reasoning) if m.role == "assistant" else None)
+        for m in as_messages(data)
+        if m.role in ("user", "assistant") and m.text
+    ]
+
+
+def token_rows(tokens: Sequence[Token]) -> list[list[Any]]:
+    """[text, p, rank, [[text, p, allowed]]] per token for a page; p is a share or None."""
+    return [
+        [
+            _shown(token.bytes),
+            _share(token.logprob),
+            token.rank,
+            [[_shown(top.bytes), _share(top.logprob), top.allowed] for top in token.top],
+        ]
+        for token in tokens
+    ]
+
+
+def _shown(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "".join(f"⟨{byte:02x}⟩" for byte in data)  # part of a character
+
+
+def _share(logprob: float | None) -> float | None:
+    return None if logprob is None else round(math.exp(min(logprob, 0.0)), 5)

@@ -57,7 +57,7 @@ def test_send_and_see_tokens_arrive(notebook: Notebook) -> None:
         notebook.page.wait_for_timeout(50)
     assert len(seen) > 3, "the answer came at once"
     expect(chat.locator(".llmc-foot")).to_contain_text("tokens")
-    expect(chat.get_by_role("button", name="Send")).to_be_visible()
+    expect(chat.get_by_role("button", name="Send", exact=True)).to_be_visible()
     assert notebook.errors == []
 
 

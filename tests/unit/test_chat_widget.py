@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from llm_magic.chat.reply import Reply
 from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import EngineError, ModelNotFoundError
-from llm_magic.events import Message, Progress
+from llm_magic.events import Message, Progress, Token
 from llm_magic.llm import LLM
-from llm_magic.ui import transcript
+from llm_magic.ui import branches, transcript
 from llm_magic.ui.pump import Pump
 from llm_magic.ui.tail import Tail, common_prefix
 from llm_magic.ui.turns import Turns, plain
@@ -30,11 +31,27 @@ class Port:
         self.times: list[float] = []
         self.threads: set[str] = set()
         self.settles = 0
+        self.values: dict[str, Any] = {}
 
-    def open(self, messages: tuple[Message, ...], progress: Callable[[Progress], None]) -> Any:
-        if self.before:
-            self.before(progress)
-        return self.llm.stream(messages)
+    def open(self, messages: tuple[Message, ...], ask: Any) -> Any:
+        def start(progress: Callable[[Progress], None]) -> Any:
+            if self.before:
+                self.before(progress)
+            return self.llm.stream(messages, **self.values)
+
+        return start
+
+    def fork(self, reply: Reply, given: tuple[Token, ...]) -> Any:
+        return lambda progress: branches.stream(self.llm, reply, given)
+
+    def set(self, name: str, value: Any) -> None:
+        self.values[name] = value
+
+    def settings(self) -> dict[str, Any]:
+        return self.values
+
+    def window(self) -> int:
+        return 100
 
     def post(self, message: Any) -> None:
         self.posted.append(json.loads(json.dumps(message)))
@@ -194,9 +211,7 @@ def test_the_pump_thread_alone_talks_to_the_page() -> None:
 # B104
 def test_at_most_twenty_messages_a_second_and_bounded_bytes() -> None:
     pump, port = chat(["x" * 1 + " y" * 4999], delay=0.0002)
-    pump.turns._render = plain
-    llm_stream = port.llm.stream
-    port.llm.stream = lambda messages: llm_stream(messages, max_tokens=9999)  # type: ignore[method-assign]
+    port.values["max_tokens"] = 9999
     say(pump, "Go")
     numbered = [t for m, t in zip(port.posted, port.times, strict=True)]
     assert len(numbered) <= 20 * (numbered[-1] - numbered[0]) + 4
@@ -387,7 +402,7 @@ def test_a_damaged_saved_conversation_changes_nothing(data: Any) -> None:
 def test_the_transcript_escapes_and_needs_no_script() -> None:
     pump, _ = chat(["<script>alert(1)</script> & more"])
     say(pump, "<img src=x onerror=alert(1)>")
-    bundle = transcript.bundle(pump.turns.path(), "<b>model</b>")
+    bundle = transcript.bundle(pump.turns, "<b>model</b>")
     assert "<script" not in bundle["text/html"]
     assert "<img" not in bundle["text/html"]
     assert "<b>model" not in bundle["text/html"]

@@ -1,0 +1,76 @@
+"""What a chat is doing, in words for people.
+
+Comes in: events of a stream, and errors. Goes out: a phase (with how far it is, where that is
+known) and one-line texts. It must not know widgets or threads.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import LLMError
+from ..events import CallDelta, CallDone, Delta, Event, Finish, Prefill, Progress, Queued, ToolDone
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """name: "idle" or what is being done; text: the same in words; done of total, 0 if unknown."""
+
+    name: str = "idle"
+    text: str = ""
+    done: int = 0
+    total: int = 0
+
+    def op(self) -> dict[str, Any]:
+        return {
+            "o": "phase", "name": self.name, "text": self.text, "done": self.done,
+            "total": self.total,
+        }  # fmt: skip
+
+
+IDLE = Phase()
+START = Phase("start", "Starting")
+STOPPING = Phase("stop", "Stopping")
+
+_STAGES = {
+    "download": "Downloading",
+    "load": "Loading",
+    "compile": "Compiling",
+    "weights": "Preparing",
+}
+# Why an answer ended early. "stop" ends it as it should end: nothing to say.
+NOTES = {
+    "interrupted": "stopped",
+    "cancelled": "stopped",
+    "length": "cut off at the token limit",
+    "tool_calls": "the model asked for tools that this chat does not have",
+}
+
+
+def phase_of(event: Event, model: str) -> Phase | None:
+    """The phase that an event begins or continues; None if it changes nothing."""
+    match event:
+        case Queued(ahead):
+            return Phase("queued", f"Waiting for {ahead} other request{'s' * (ahead != 1)}")
+        case Progress("wait"):
+            return Phase("wait", f"{model} is loaded when the running cell has ended")
+        case Progress(stage, done, total):
+            return Phase(stage, f"{_STAGES.get(stage, stage.capitalize())} {model}", done, total)
+        case Prefill(done, total, cached):
+            hint = f" ({cached} from cache)" if cached else ""
+            return Phase("prefill", f"Reading {total} prompt tokens{hint}", done, total)
+        case Delta("reasoning"):
+            return Phase("reason", "Thinking")
+        case Delta() | CallDelta():
+            return Phase("decode", "Writing")
+        case CallDone(call=call):
+            return Phase("tool", f"Calling {call.name}")
+        case ToolDone() | Finish():
+            return None
+
+
+def describe(error: BaseException) -> str:
+    """One line for people: our own errors speak for themselves, others need their class."""
+    text = str(error).strip()
+    if isinstance(error, LLMError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,112 @@
+"""One request of a chat, from the loading of its model to its last event.
+
+Comes in: how to open the stream. Goes out: everything that happens, told to the pump's inbox. The
+functions here run on the request's own reader thread; what they tell is handled on the pump's. It
+must not know pages or widgets.
+"""
+
+import json
+import queue
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..chat.reply import Fold, Reply
+from ..events import Delta, Event, Message, Progress, Token, ToolCall
+from .turns import Turn
+
+POLL = 0.1  # seconds between looks at Stop while a person decides about a call
+
+OnProgress = Callable[[Progress], None]
+Ask = Callable[[ToolCall, Any], Any]
+# Loads the model if need be and gives a stream with `.reply` and, after its end, with `.added`: the
+# messages that it adds to the history.
+Open = Callable[[OnProgress], Any]
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One request in the making. Owned by the pump thread; `stopping` is read by the reader too."""
+
+    turn: Turn
+    fold: Fold
+    base: Reply | None = None  # a fork: the reply that it leaves, and its tokens up to there
+    given: tuple[Token, ...] = ()
+    stream: Any = None
+    stopping: bool = False
+    parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
+    count: int = 0
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+
+    def hear(self, event: Event) -> None:
+        self.fold.add(event)
+        if isinstance(event, Delta):
+            self.parts[event.kind].append(event.text)
+            self.count += len(event.tokens)
+            self.times.extend(token.at for token in event.tokens)
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second over the last few tokens; 0 while unknown."""
+        seconds = self.times[-1] - self.times[0] if len(self.times) > 1 else 0.0
+        return (len(self.times) - 1) / seconds if seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something from a reader thread about its run."""
+
+    run: Run
+    what: Event | None = None
+    opened: Any = None
+    ended: bool = False
+    reply: Reply | None = None
+    error: BaseException | None = None
+    added: tuple[Message, ...] = ()
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A tool call that a person decides about. `answer` takes the verdict."""
+
+    run: Run
+    call: ToolCall
+    arguments: Any
+    answer: "queue.SimpleQueue[Any]"
+
+    def op(self) -> dict[str, Any]:
+        shown = json.dumps(self.arguments, ensure_ascii=False, indent=1, default=str)
+        return {"o": "ask", "id": self.run.turn.id, "call": self.call.id, "name": self.call.name,
+                "arguments": shown}  # fmt: skip
+
+
+def read(
+    run: Run, open_: Open, window: Callable[[], int | None], tell: Callable[[Told], None]
+) -> None:
+    """Everything that may take long, told piece by piece. Never raises."""
+    stream, size = None, None
+    try:
+        stream = open_(lambda event: tell(Told(run, what=event)))
+        tell(Told(run, opened=stream))
+        size = window()
+        for event in stream:
+            tell(Told(run, what=event))
+        added = tuple(getattr(stream, "added", ()))
+        tell(Told(run, ended=True, reply=stream.reply, added=added, window=size))
+    except BaseException as error:
+        partial = getattr(error, "partial", None) or getattr(stream, "reply", None)
+        tell(Told(run, ended=True, reply=partial, error=error, window=size))
+
+
+def decide(run: Run, call: ToolCall, arguments: Any, put: Callable[[Question], None]) -> Any:
+    """Ask a person about a call and wait for the verdict (see toolrun.Verdict), or for Stop."""
+    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    put(Question(run, call, arguments, answer))
+    while not run.stopping:
+        try:
+            return answer.get(timeout=POLL)
+        except queue.Empty:
+            continue
+    return "the answer was stopped"

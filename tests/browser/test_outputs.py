@@ -1,0 +1,188 @@
+"""Cell outputs in a real browser: streaming without flicker, hostile text, untrusted notebooks."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, expect
+
+from llm_magic.chat.reply import Reply
+from llm_magic.events import Token, ToolCall, ToolRecord, Top, Usage
+from llm_magic.ui import bundles
+
+from .harness import Jupyter, Notebook
+
+pytestmark = pytest.mark.browser
+
+SETUP = """
+%load_ext llm_magic
+from llm_magic import LLM
+from llm_magic.hub import hub
+from llm_magic.chat.scripted import Scripted
+def answer(request):
+    n = request.sampling.max_tokens
+    return ["word%d " % (i % 97) if i % 12 else "\\n\\n" for i in range(n)]
+script = Scripted(answer, model="fake")
+hub.add("fake", LLM(script)); hub.default = "fake"
+"""
+
+EVIL = (
+    "<script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "<svg onload=alert(1)>",
+    '"><iframe srcdoc="<script>alert(1)</script>">',
+    "<details open ontoggle=alert(1)>x</details>",
+    "[x](javascript:alert(1))",
+    "![x](x'onerror='alert(1))",
+    "$\\href{javascript:alert(1)}{x}$",
+    "$$\\unicode{<img src=x onerror=alert(1)>}$$",
+    "```<img src=x onerror=alert(1)>\nx\n```",
+    "<math><mtext></form><form><mglyph><style></math><img src onerror=alert(1)>",
+)
+
+
+def hostile() -> Reply:
+    """The corpus in every field that a model, a tool or a foreign notebook can fill."""
+    evil = "\n\n".join(EVIL)
+    token = Token(1, evil.encode(), -3.0, 2, (Top(2, evil.encode(), -1.0),))
+    record = ToolRecord(
+        1, ToolCall(evil, evil, evil), {evil: evil}, evil, evil, 0.1, evil, stdout=evil, error=evil
+    )
+    return Reply(
+        evil, reasoning=evil, tokens=(token,) * 3, kinds=("answer",) * 3, model=evil, prompt=evil,
+        trace=(record,), usage=Usage(3, 1, 3), branches=((0, Reply(evil, tokens=(token,))),),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def dialogs() -> list[str]:
+    return []
+
+
+def opened(
+    server: Jupyter, browser: Browser, name: str, cells: list[Any], dialogs: list[str]
+) -> Notebook:
+    path = server.write(name, [])
+    book = nbformat.read(path, as_version=4)
+    book.cells = cells
+    nbformat.write(book, path)
+    notebook = server.open(browser, name)
+    notebook.page.on("dialog", lambda d: (dialogs.append(d.message), d.dismiss()))
+    return notebook
+
+
+@pytest.mark.parametrize("app", ["lab", "notebook7"])
+def test_nothing_hostile_runs_trusted_or_not(
+    app: str, browser: Browser, dialogs: list[str], request: pytest.FixtureRequest
+) -> None:
+    server: Jupyter = request.getfixturevalue(app)
+    look = bundles.Look(show=bundles.SECTIONS | {"surprises"})
+    saved = hostile().to_dict()
+    data = bundles.bundle(hostile(), look)
+    foreign = nbformat.v4.new_code_cell(
+        "x", outputs=[nbformat.v4.new_output("display_data", data=data)]
+    )
+    live = nbformat.v4.new_code_cell(
+        "import json\nfrom llm_magic.chat.reply import Reply\n"
+        f"Reply.from_dict(json.loads({json.dumps(saved)!r}))"
+    )
+    notebook = opened(server, browser, f"evil-{app}.ipynb", [foreign, live], dialogs)
+    expect(notebook.output(0).first).to_contain_text("<script>alert(1)</script>")
+    notebook.run(1)
+    expect(notebook.output(1).first).to_contain_text("<script>alert(1)</script>")
+    for output in (notebook.output(0), notebook.output(1)):
+        for summary in output.locator("summary").all():
+            if summary.is_visible():
+                summary.click()
+    notebook.page.wait_for_timeout(1000)
+    assert dialogs == []
+    page = notebook.page
+    assert page.locator(".llm-magic :is(img, iframe, script, form, svg)").count() == 0
+    links = page.locator(".llm-magic a").evaluate_all("all => all.map(a => a.href)")
+    assert not [link for link in links if link.startswith("javascript")]
+    notebook.close()
+
+
+@pytest.fixture(scope="module")
+def heavy(browser: Browser, lab: Jupyter) -> Iterator[Notebook]:
+    cells = [SETUP, *["%%llm --logprobs 5 -n 1000 -f text\nx"] * 3, "script.delay = 0.01"]
+    lab.write("heavy.ipynb", [*cells, "%%llm -n 250 --logprobs 5\nx", "%%llm -n 120\nx"])
+    notebook = lab.open(browser, "heavy.ipynb")
+    for i in range(5):
+        notebook.run(i)
+    notebook.page.wait_for_timeout(2000)
+    yield notebook
+    assert notebook.errors == []
+    notebook.close()
+
+
+def test_a_heavy_page_stays_responsive_while_a_cell_streams(heavy: Notebook) -> None:
+    """Three replies of 1,000 tokens with heat maps stand above. The aim is no task over 50 ms; what
+    is held is that such tasks take no more than 3 % of the time, since other work shares the cores."""
+    heavy.page.evaluate(
+        "() => { window.long = []; window.began = performance.now();"
+        " new PerformanceObserver(l => l.getEntries().forEach(e => window.long.push(e.duration)))"
+        ".observe({entryTypes: ['longtask']}) }"
+    )
+    heavy.run(5)
+    heavy.page.wait_for_timeout(300)
+    spent, long = heavy.page.evaluate("() => [performance.now() - window.began, window.long]")
+    assert sum(long) <= max(0.03 * spent, 120), (spent, long)
+
+
+def test_streaming_keeps_its_node(heavy: Notebook) -> None:
+    """No flicker: the element of the first frame is still there at the end."""
+    heavy.start(6)
+    output = heavy.output(6).first
+    expect(output).to_contain_text("word1")
+    page = heavy.page
+    page.evaluate("el => { window.kept = el }", output.element_handle())
+    heights = [output.bounding_box()["height"]]  # type: ignore[index]
+    while heavy.cell(6).locator(".jp-InputArea-prompt").inner_text() == "[*]:":
+        heights.append(output.bounding_box()["height"])  # type: ignore[index]
+        page.wait_for_timeout(50)
+    heavy.finished(6)
+    assert page.evaluate("() => window.kept.isConnected") is True
+    expect(output).to_contain_text("120 tokens")
+    # And it only grows: nothing jumps up and down.
+    assert all(b >= a - 2 for a, b in zip(heights, heights[1:], strict=False)), heights
+
+
+def test_an_untrusted_notebook_keeps_colours_and_marks(
+    browser: Browser, lab: Jupyter, dialogs: list[str]
+) -> None:
+    run = tuple(Token(i, f" w{i}".encode(), -1.3 * i, 1 + i, ()) for i in range(5))
+    reply = Reply(" w0 w1 w2 w3 w4", tokens=run, kinds=("answer",) * 5, model="m")
+    data = bundles.bundle(reply, bundles.Look(format="text", heat=True))
+    cell = nbformat.v4.new_code_cell(
+        "x", outputs=[nbformat.v4.new_output("display_data", data=data)]
+    )
+    notebook = opened(lab, browser, "untrusted.ipynb", [cell], dialogs)
+    output = notebook.output(0).first
+    expect(output).to_contain_text("w4▅")
+    colours = output.locator("pre span").evaluate_all(
+        "all => all.map(e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color])"
+    )
+    assert len({tuple(c) for c in colours}) >= 4
+    assert output.locator("style").count() == 0  # the sanitiser took it; the rest stands alone
+    output.locator("summary").click()
+    expect(output.locator("table")).to_contain_text("rank")
+    notebook.close()
+
+
+def test_static_files_hold_what_the_page_shows(tmp_path: Path) -> None:
+    """Every form in the bundle is plain JSON: a notebook file can hold it."""
+    data = bundles.bundle(hostile(), bundles.Look())
+    book = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(
+                "x", outputs=[nbformat.v4.new_output("display_data", data=data)]
+            )
+        ]
+    )
+    nbformat.write(book, tmp_path / "x.ipynb")
+    again = nbformat.read(tmp_path / "x.ipynb", as_version=4)
+    assert bundles.from_output(again.cells[0].outputs[0].data).trace == hostile().trace
