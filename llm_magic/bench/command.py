@@ -1,0 +1,73 @@
+"""The command line of the benchmark.
+
+Comes in: arguments. Goes out: a table or JSON on stdout, progress on stderr, an exit status.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from ..errors import LLMError
+from .report import Report, table
+from .run import available, run
+from .subjects import PEERS
+from .worker import work
+
+USUAL = "xllamacpp"  # the peer that is measured where it is installed and none is named
+
+
+def parser(program: str = "python -m llm_magic bench") -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(
+        prog=program, description="Measure speed and memory, of peers beside us in the same run."
+    )
+    out.add_argument("model", nargs="?", default=None, help="a name or a file (smollm2)")
+    out.add_argument("--json", action="store_true", help="JSON instead of a table")
+    out.add_argument(
+        "--peer",
+        action="append",
+        choices=(*PEERS, "none"),
+        help=f"measure beside us; may be repeated ({USUAL}, where it is installed)",
+    )
+    out.add_argument("--threads", type=int, help="CPU threads (all cores)")
+    out.add_argument("--rounds", type=int, default=3, help="that count (3)")
+    out.add_argument("--quick", action="store_true", help="fewer sizes, one start")
+    out.add_argument(
+        "--random-1b",
+        action="store_true",
+        help="a llama of 1.1 billion random weights (Q4_0, 622 MB, written once to the cache)",
+    )
+    return out
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """The run that parsed arguments ask for."""
+    for name in ("threads", "rounds"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise LLMError(f"--{name} is {value}; it must be 1 or more")
+    model = options.model or "smollm2"
+    if options.random_1b:
+        from .random_model import random_1b
+
+        model = str(random_1b(_say))
+    peers = [p for p in options.peer or available([USUAL]) if p != "none"]
+    return run(model, peers, options.threads, options.rounds, options.quick, _say)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["--worker"]:
+        work(words[1], words[2], int(words[3]))
+    options = parser().parse_args(words)
+    try:
+        report = measure(options)
+    except LLMError as e:
+        print(f"llm_magic: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(report.to_dict(), indent=1) if options.json else table(report))
+    return 0
