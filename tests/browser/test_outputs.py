@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +120,23 @@ def heavy(browser: Browser, lab: Jupyter) -> Iterator[Notebook]:
     notebook.close()
 
 
-def test_a_heavy_page_stays_responsive_while_a_cell_streams(heavy: Notebook) -> None:
-    """Three replies of 1,000 tokens with heat maps stand above. The aim is no task over 50 ms; what
-    is held is that such tasks take no more than 3 % of the time, since other work shares the cores."""
+def test_a_heavy_page_has_no_task_over_50_ms_while_a_cell_streams(heavy: Notebook) -> None:
+    """Three replies of 1,000 tokens with heat maps stand above. Best of three: what else runs on
+    the machine can only make tasks longer."""
     heavy.page.evaluate(
-        "() => { window.long = []; window.began = performance.now();"
+        "() => { window.long = [];"
         " new PerformanceObserver(l => l.getEntries().forEach(e => window.long.push(e.duration)))"
         ".observe({entryTypes: ['longtask']}) }"
     )
-    heavy.run(5)
-    heavy.page.wait_for_timeout(300)
-    spent, long = heavy.page.evaluate("() => [performance.now() - window.began, window.long]")
-    assert sum(long) <= max(0.03 * spent, 120), (spent, long)
+    seen = []
+    for _ in range(3):
+        heavy.page.evaluate("() => { window.long.length = 0 }")
+        heavy.run(5)
+        heavy.page.wait_for_timeout(300)
+        seen.append(heavy.page.evaluate("() => window.long"))
+        if not seen[-1]:
+            return
+    raise AssertionError(f"long tasks in each of three runs (ms): {seen}")
 
 
 def test_streaming_keeps_its_node(heavy: Notebook) -> None:
@@ -148,7 +154,7 @@ def test_streaming_keeps_its_node(heavy: Notebook) -> None:
     assert page.evaluate("() => window.kept.isConnected") is True
     expect(output).to_contain_text("120 tokens")
     # And it only grows: nothing jumps up and down.
-    assert all(b >= a - 2 for a, b in zip(heights, heights[1:], strict=False)), heights
+    assert all(b >= a - 2 for a, b in pairwise(heights)), heights
 
 
 def test_an_untrusted_notebook_keeps_colours_and_marks(
@@ -162,7 +168,7 @@ def test_an_untrusted_notebook_keeps_colours_and_marks(
     )
     notebook = opened(lab, browser, "untrusted.ipynb", [cell], dialogs)
     output = notebook.output(0).first
-    expect(output).to_contain_text("w4▅")
+    expect(output).to_contain_text("w4▇")
     colours = output.locator("pre span").evaluate_all(
         "all => all.map(e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color])"
     )
