@@ -11,31 +11,21 @@ output does not jump, and neither heat map nor JSON.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
 from ..chat.reply import Fold, Reply
 from ..chat.stream import interruptible
 from ..errors import Interrupted, LLMError
-from ..events import (
-    CallDelta,
-    CallDone,
-    Delta,
-    Event,
-    Finish,
-    Prefill,
-    Progress,
-    Queued,
-    Token,
-    ToolDone,
-)
+from ..events import CallDelta, CallDone, Delta, Event, Prefill, Progress, Queued
 from ..provider import Stream
 from . import bundles, facts, html
+from .pace import RATE as RATE
+from .pace import Pace
+from .running import Running, describe
 
-RATE = 15.0  # frames a second
-BUDGET = 5.0  # bytes before the last frame, in units of the last frame
 PATIENCE = 0.25  # seconds before work without text is worth a line
 ALIVE = 2.0  # seconds after which such a line is sent whatever the budget says
 
@@ -118,134 +108,6 @@ def _drain(stream: Stream, screen: Screen, fold: Fold | None, reply: Callable[[]
     if interrupted:
         n = len(reply().tokens)
         raise Interrupted(f"interrupted after {n} token{'' if n == 1 else 's'}", reply())
-
-
-# ----------------------------------------------------------------------------- what is shown
-
-
-class Running:
-    """The text so far and what it costs to show it. Cheap per event: nothing is rendered here."""
-
-    def __init__(self) -> None:
-        self.answer: list[str] = []
-        self.reasoning = ""
-        self.call = ""
-        self.tools = 0
-        self.tokens = 0
-        self.text_bytes = 0
-        self.json_bytes = 0  # a lower bound of what the saved tokens will weigh
-        self.since = 0.0
-        self.line = ""  # what is being done while there is no text
-        self.share: float | None = None  # of that, from 0 to 1
-
-    @property
-    def empty(self) -> bool:
-        return not (self.answer or self.reasoning or self.call or self.tools)
-
-    def add(self, event: Event) -> None:
-        match event:
-            case Delta(kind, text, tokens):
-                if kind == "answer":
-                    self.answer.append(text)
-                else:
-                    self.reasoning += text
-                self._take(text, tokens)
-            case CallDelta(name=name, arguments=arguments, tokens=tokens):
-                self.call = (f"{name} " if name else self.call) + arguments
-                self._take(arguments, tokens)
-            case CallDone():
-                pass
-            case ToolDone():
-                self.tools += 1
-                self.call = ""
-            case Queued() | Progress() | Prefill():
-                self.line, self.share = describe(event)
-            case Finish():
-                pass
-
-    def _take(self, text: str, tokens: tuple[Token, ...]) -> None:
-        if not self.tokens and tokens:
-            self.since = time.monotonic()
-        self.tokens += len(tokens)
-        self.text_bytes += len(text.encode("utf-8", "replace"))
-        # A token is at least `"1\t\t-0.1\t1\t1\t", `, an alternative `\t1\t\t-0.1`.
-        self.json_bytes += sum(
-            20 + len(t.bytes) + sum(11 + len(a.bytes) for a in t.top) for t in tokens
-        )
-
-    def tps(self) -> float:
-        seconds = time.monotonic() - self.since
-        return (self.tokens - 1) / seconds if self.tokens > 1 and seconds > 0.2 else 0.0
-
-
-def describe(event: Queued | Progress | Prefill) -> tuple[str, float | None]:
-    """What is being done, in words, and how much of it is done (None: unknown)."""
-    match event:
-        case Queued(ahead):
-            return (f"waiting for {ahead} other request{'s' * (ahead != 1)}", None)
-        case Prefill(done, total, cached):
-            known = f", {cached:,} of them cached" if cached else ""
-            return (f"reading the prompt: {done:,} of {total:,} tokens{known}", _share(done, total))
-        case Progress(stage, done, total):
-            what = {"download": "downloading", "load": "loading", "compile": "compiling"}
-            words = what.get(stage, stage)
-            return (f"{words}{_amount(stage, done, total)}", _share(done, total))
-
-
-def _share(done: int, total: int) -> float | None:
-    return min(1.0, done / total) if total else None
-
-
-def _amount(stage: str, done: int, total: int) -> str:
-    """ ": 3 of 12", in megabytes where it is bytes; nothing where nothing is known."""
-    if total <= 0 and done < 1e6:
-        return ""
-    if stage in ("download", "load") and max(done, total) >= 1e6:
-        mega = f": {done / 1e6:,.0f} MB"
-        return f"{mega} of {total / 1e6:,.0f} MB" if total else mega
-    return f": {done:,} of {total:,}" if total else f": {done:,}"
-
-
-# ----------------------------------------------------------------------------- pace
-
-
-class Pace:
-    """When the next frame may go out: by time, and by what has been sent already."""
-
-    def __init__(
-        self, rate: float = RATE, budget: float = BUDGET, clock: Callable[[], float] | None = None
-    ) -> None:
-        self._clock = clock or time.monotonic
-        self._interval = 1.0 / rate
-        self._budget = budget
-        self._sent = 0
-        self._last = -1e9
-        self._cost = 0.0  # seconds that the last frame took to render and send
-
-    @property
-    def idle(self) -> float:
-        """Seconds since the last frame."""
-        return self._clock() - self._last
-
-    def due(self) -> bool:
-        # Rendering holds the GIL, which the engine needs between tokens: a fifth of it at most.
-        return self.idle >= max(self._interval, 4 * self._cost)
-
-    def affords(self, size: int, final: int) -> bool:
-        """Would a frame of `size` bytes leave all frames within the budget of `final` bytes?"""
-        return self._sent + size <= self._budget * final
-
-    @contextmanager
-    def frame(self) -> Iterator[Callable[[int], None]]:
-        """Time the making of a frame; the block reports the bytes that it sent."""
-        start = self._clock()
-
-        def sent(size: int) -> None:
-            self._sent += size
-
-        yield sent
-        self._last = self._clock()
-        self._cost = self._last - start
 
 
 # ----------------------------------------------------------------------------- screens

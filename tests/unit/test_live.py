@@ -26,6 +26,8 @@ from llm_magic.events import (
 )
 from llm_magic.llm import LLM
 from llm_magic.ui import live, views
+from llm_magic.ui.pace import Pace
+from llm_magic.ui.running import Running, describe
 from llm_magic.ui.views import VENDOR, Look
 
 
@@ -118,7 +120,7 @@ def test_frames_in_between_have_the_preferred_type_and_nothing_heavy() -> None:
 
 def test_pace_waits_in_proportion_to_what_a_frame_costs() -> None:
     now = [0.0]
-    pace = live.Pace(rate=15, clock=lambda: now[0])
+    pace = Pace(rate=15, clock=lambda: now[0])
     assert pace.due()
     with pace.frame() as sent:
         now[0] += 0.1  # a frame that took 100 ms
@@ -150,7 +152,7 @@ def test_pace_waits_in_proportion_to_what_a_frame_costs() -> None:
     ],
 )  # fmt: skip
 def test_work_without_text_is_said_in_words(event: Any, words: str, share: float | None) -> None:
-    assert live.describe(event) == (words, share)
+    assert describe(event) == (words, share)
 
 
 def test_progress_is_shown_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +195,7 @@ def test_a_load_that_fails_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_reasoning_and_calls_are_told_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = live.Running()
+    running = Running()
     running.add(Delta("reasoning", "I think <b>"))
     assert "I think &lt;b&gt;" in live._thinking(running)
     running.add(CallDelta(0, "c1", "weather", '{"city": "<i>"'))
@@ -346,7 +348,7 @@ def test_quiet_shows_nothing() -> None:
 
 
 def test_the_estimate_of_the_saved_json_is_a_lower_bound() -> None:
-    running = live.Running()
+    running = Running()
     top = (Top(1, b"", -0.5), Top(2, b"ab", -1.0))
     tokens = tuple(
         Token(i, b"" if i % 2 else b"ab", -0.5, 1, top if i % 3 else ()) for i in range(1, 50)

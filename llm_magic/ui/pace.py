@@ -1,0 +1,50 @@
+"""When the next frame of a running output may go out: by time, and by what was sent already.
+
+Comes in: sizes and a clock. Goes out: yes or no. It must not know what a frame holds.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+RATE = 15.0  # frames a second
+BUDGET = 5.0  # bytes before the last frame, in units of the last frame
+
+
+class Pace:
+    """When the next frame may go out: by time, and by what has been sent already."""
+
+    def __init__(
+        self, rate: float = RATE, budget: float = BUDGET, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._clock = clock or time.monotonic
+        self._interval = 1.0 / rate
+        self._budget = budget
+        self._sent = 0
+        self._last = -1e9
+        self._cost = 0.0  # seconds that the last frame took to render and send
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the last frame."""
+        return self._clock() - self._last
+
+    def due(self) -> bool:
+        # Rendering holds the GIL, which the engine needs between tokens: a fifth of it at most.
+        return self.idle >= max(self._interval, 4 * self._cost)
+
+    def affords(self, size: int, final: int) -> bool:
+        """Would a frame of `size` bytes leave all frames within the budget of `final` bytes?"""
+        return self._sent + size <= self._budget * final
+
+    @contextmanager
+    def frame(self) -> Iterator[Callable[[int], None]]:
+        """Time the making of a frame; the block reports the bytes that it sent."""
+        start = self._clock()
+
+        def sent(size: int) -> None:
+            self._sent += size
+
+        yield sent
+        self._last = self._clock()
+        self._cost = self._last - start
