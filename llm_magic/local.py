@@ -20,7 +20,7 @@ from .chat.router import Router
 from .chat.schema import parse as read_value
 from .chat.stream import TokenStream
 from .errors import ContextOverflowError, RequestError, UnsupportedError
-from .events import Delta, Message, Piece, Progress, Sampling, Token, Top
+from .events import Constraint, Delta, Message, Piece, Progress, Sampling, Token, Top
 from .provider import Request
 
 if TYPE_CHECKING:
@@ -273,15 +273,21 @@ class Local:
 
     def _guide(self, request: Request, prompt: "_Prompt") -> "tuple[Any, Syntax | None]":
         """The guide of a request (None: it is free), and the syntax in which calls will come."""
-        tools = request.tools if request.tool_choice != "none" else ()
-        syntax = self.template.syntax if tools and prompt.is_chat else None
-        forced = bool(tools) and request.tool_choice != "auto"
-        if request.constraint is None and not forced:
+        from .chat.callgrammar import can_join
+
+        choice, constraint = request.tool_choice, request.constraint
+        tools = request.tools if choice != "none" and prompt.is_chat else ()
+        syntax = self.template.syntax if tools else None
+        must = bool(tools) and choice != "auto"
+        if constraint is None and not must:
             return None, syntax
-        if forced:
-            raise UnsupportedError("tool_choice")
-        assert request.constraint is not None
-        guide = self.constrainer.guide(request.constraint)
+        if syntax is not None and (must or can_join(constraint)):
+            named = tuple(t for t in tools if choice in ("auto", "required", t.name))
+            answer = None if must else constraint
+            source = self.template.source or ""
+            guide, syntax = self.constrainer.call_guide(named, syntax, source, answer)
+        else:
+            guide = self.constrainer.guide(cast(Constraint, constraint))
         tags = self.template.reasoning if prompt.is_chat else None
         if tags is None or (request.thinking is False and not prompt.in_reasoning):
             return guide, syntax

@@ -10,7 +10,7 @@ SchemaError before anything is generated.
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EngineError, SchemaError
-from ..events import Choices, Constraint, Grammar, Regex, Schema
+from ..events import Choices, Constraint, Grammar, Regex, Schema, ToolSpec
+from .callgrammar import call_grammar
 from .gbnf import as_lark
 from .narrow import narrowed
 from .schema import as_schema
-from .syntax import ReasoningTags
+from .syntax import ReasoningTags, Syntax
 
 Mask = npt.NDArray[np.uint32]
 
@@ -106,6 +107,22 @@ class Constrainer:
             return self.grammar_guide(grammar_of(constraint))
         except SchemaError as e:
             raise _located(e, constraint) from None
+
+    def call_guide(
+        self,
+        tools: Sequence[ToolSpec],
+        syntax: Syntax,
+        template: str = "",
+        answer: Constraint | None = None,
+    ) -> "tuple[Matcher, Syntax]":
+        """A fresh Guide for one call of one of the tools, and the syntax in which it will come.
+
+        template: the chat template's source. answer: what may come instead of a call.
+        """
+        words = self.vocabulary.tokens
+        controls = {words[i].decode("utf-8", "replace"): i for i in self.vocabulary.controls}
+        lark, syntax = call_grammar(tools, syntax, controls, template, answer)
+        return self.grammar_guide(str(llguidance.LLMatcher.grammar_from_lark(lark))), syntax
 
     def grammar_guide(self, grammar: str) -> "Matcher":
         """A fresh Guide for a grammar in llguidance's own form."""
@@ -284,7 +301,11 @@ def schema_grammar(schema: Any) -> str:
 
 
 def _json_grammar(schema: Mapping[str, Any]) -> str:
-    options = {"whitespace_pattern": JSON_SPACE, "whitespace_flexible": True}
+    options = {
+        "whitespace_pattern": JSON_SPACE,
+        "whitespace_flexible": True,
+        "json_allow_general_unicode_escapes": True,
+    }
     return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), options))
 
 
@@ -328,33 +349,25 @@ def _located(error: SchemaError, constraint: Constraint) -> SchemaError:
 
 
 def _culprit(schema: Mapping[str, Any]) -> str:
-    """The deepest part of a schema that fails when it stands alone."""
-    shared = {k: schema[k] for k in ("$schema", "$defs", "definitions") if k in schema}
+    """The path of the deepest part of a narrowed schema that fails when it stands alone."""
     path, node = "#", schema
     while True:
-        for name, part in _parts(node):
-            alone = _json_grammar({**shared, **part})
+        for part in _parts(node):
+            alone = _json_grammar({**part, "$defs": schema.get("$defs", {})})
             failed, _ = llguidance.LLMatcher.validate_grammar_with_warnings(alone)
             if failed:
-                path, node = f"{path}/{name}", part
+                path, node = part.get("$comment", path), part
                 break
         else:
             return path
 
 
-def _parts(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The schemas right inside a schema, by their place in it."""
-    out = []
+def _parts(node: Any) -> Iterator[Mapping[str, Any]]:
+    """The schemas right inside a schema."""
     for key, value in node.items():
-        values = value if isinstance(value, list) else [value]
-        for i, item in enumerate(values):
-            if not isinstance(item, Mapping) or key in ("const", "enum", "default", "examples"):
-                continue
-            here = f"{key}/{i}" if isinstance(value, list) else key
-            if key in ("properties", "patternProperties", "$defs", "definitions"):
-                inner = ((k, v) for k, v in item.items() if isinstance(v, Mapping))
-                escaped = ((k.replace("~", "~0").replace("/", "~1"), v) for k, v in inner)
-                out += [(f"{here}/{k}", v) for k, v in escaped]
-            else:
-                out.append((here, item))
-    return out
+        if key in ("enum", "$comment"):
+            continue
+        inner = value.values() if key in ("properties", "patternProperties", "$defs") else [value]
+        for part in value if isinstance(value, list) else inner:
+            if isinstance(part, Mapping):
+                yield part

@@ -79,28 +79,49 @@ _SIZES = {"min_length": ("minLength", "minItems"), "max_length": ("maxLength", "
 def as_schema(schema: Any) -> Any:
     """A JSON schema from a dict, a bool, or a type that `type_schema` knows.
 
-    SchemaError for anything else, and for a dict that is no valid JSON schema (of the draft that
-    its "$schema" names; else 2020-12).
+    SchemaError for anything else, and for a dict that is no valid JSON schema, see `draft_of`.
     """
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, Mapping):
         schema = type_schema(schema)
-    import jsonschema
-    import jsonschema.validators
-
     try:
         text = json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError) as e:
         raise SchemaError(f"the schema is not JSON: {e}") from None
     schema = json.loads(text)
-    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
-    try:
-        validator.check_schema(schema)
-    except jsonschema.SchemaError as e:
-        path = pointer(e.absolute_path)
-        raise SchemaError(f"not a JSON schema: {e.message} at {path}", path) from None
+    draft_of(schema)
     return schema
+
+
+def draft_of(schema: Any) -> Any:
+    """The jsonschema validator class of a schema: of the draft that it names, else the newest of
+    2020-12, 7 and 4 whose rules it keeps. SchemaError when it keeps none."""
+    import jsonschema
+
+    named = jsonschema.validators.validator_for(schema, None)
+    drafts = [named] if named else _drafts()
+    errors = []
+    for draft in drafts:
+        try:
+            # Without formats: whether a pattern can be used is for the grammar compiler to say.
+            draft.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
+        except jsonschema.SchemaError as e:
+            errors.append(e)
+        else:
+            return draft
+    path = pointer(errors[0].absolute_path)
+    raise SchemaError(f"not a JSON schema: {errors[0].message} at {path}", path)
+
+
+def _drafts() -> list[Any]:
+    import jsonschema
+
+    return [
+        jsonschema.Draft202012Validator,
+        jsonschema.Draft7Validator,
+        jsonschema.Draft4Validator,
+    ]
 
 
 def pointer(path: collections.abc.Iterable[str | int]) -> str:
