@@ -47,6 +47,9 @@ TARGETS = (
     Target("avx2vnni", "AVX2 VNNI", "avx2", ("x86_64", "x86-64-v3", "avxvnni"), _V3 | {"avx_vnni"}),
     Target("avx2", "AVX2", "avx2", ("x86_64", "x86-64-v3"), _V3),
     Target("plain", "plain C", "plain", ("x86_64", "x86-64"), frozenset()),
+    Target(
+        "neon", "NEON dot product", "neon", ("arm64", "generic", "dotprod"), frozenset({"asimddp"})
+    ),
     Target("plain", "plain C", "plain", ("arm64", "generic"), frozenset()),
 )
 MACHINES = {"amd64": "x86_64", "x86_64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}

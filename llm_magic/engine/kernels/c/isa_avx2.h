@@ -6,6 +6,7 @@
 
 #define V 8
 #define MR 4
+#define SIGNED_WEIGHTS 0
 #define QMAX 4
 #define ATTEND_WIDTH(R) ((R) <= 2 ? 2 : 1)
 

@@ -3,6 +3,7 @@
 
 #define V 16   // outputs that one register of the matrix products holds
 #define MR 8   // rows of activations that share one pass over the weights
+#define SIGNED_WEIGHTS 0
 #define PLANES 1
 // Attention: query vectors in a tile, and registers of keys or values that a tile of R meets at once:
 // R * width sums, width inputs and a broadcast fit 32 registers.

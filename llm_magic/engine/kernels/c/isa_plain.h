@@ -4,6 +4,7 @@
 #define MR 4
 #define QMAX 2
 #define ATTEND_WIDTH(R) 1
+#define SIGNED_WEIGHTS 0
 #define PLANES 0
 
 typedef float mf __attribute__((vector_size(4 * V)));

@@ -42,13 +42,13 @@ INLINE kind_t kind_of(int kind) {
   case Q5_0: return (kind_t){4, 0, 1};
   case Q5_1: case Q5_K: return (kind_t){0, 1, 1};
   case Q6_K: return (kind_t){5, 0, 2};
-  default: return (kind_t){7, 0, 0};
+  default: return (kind_t){SIGNED_WEIGHTS ? 0 : 7, 0, 0};  // Q8_0
   }
 }
 
 // Integers of group j (four inputs) for V outputs. q: nibbles or bytes, h: extra bits, at this lane.
 INLINE mb group(int kind, const u8 *q, const u8 *h, int j) {
-  if (kind == Q8_0) return ld_mb(q + j * 64);
+  if (kind == Q8_0) return ld_mb(q + j * 64) ^ (u8)(SIGNED_WEIGHTS ? 128 : 0);
   mb w = move_bits(ld_mb(q + (j & 3) * 64), j >= 4 ? 4 : 0, 0, 15);
   if (kind_of(kind).high == 1) w |= move_bits(ld_mb(h), j, 4, 16);
   if (kind_of(kind).high == 2) w |= move_bits(ld_mb(h + (j >> 2) * 64), 2 * (j & 3), 4, 48);
