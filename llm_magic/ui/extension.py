@@ -5,13 +5,14 @@ gate while a cell runs. Loaded models are not part of it: `%reload_ext` keeps th
 imported here.
 """
 
+import re
 from typing import Any
 
 from ..hub import hub
 from .magics import LLMMagics, complete
 
 _NAME = "LLMMagics"  # where %config looks
-_HOOKS = ("pre_run_cell", "post_run_cell")
+_TEXTS = "ask|compare|tokenize"  # commands that end with a text for the model
 
 
 class Extension:
@@ -29,6 +30,7 @@ class Extension:
         shell.events.register("pre_run_cell", self._enter)
         shell.events.register("post_run_cell", self._leave)
         shell.set_hook("complete_command", self._complete, re_key=r"%%?\w+\b")
+        shell.input_transformers_cleanup.append(self._keep_questions)
 
     def remove(self) -> None:
         shell = self._shell
@@ -42,6 +44,7 @@ class Extension:
             chain.chain[:] = [c for c in chain.chain if not self._is_ours(c[1])]
             if not chain.chain:
                 del shell.strdispatchers["complete_command"].regexs[pattern]
+        shell.input_transformers_cleanup.remove(self._keep_questions)
         hub.gate.leave()  # the cell that unloads us has entered, and nobody else will leave
 
     def _is_ours(self, hook: Any) -> bool:
@@ -52,6 +55,18 @@ class Extension:
 
     def _leave(self, *_: Any) -> None:
         hub.gate.leave()
+
+    def _keep_questions(self, lines: list[str]) -> list[str]:
+        """`%llm ask What is this?` is a question to the model; IPython would look up `this`."""
+        if lines and lines[0].startswith("%%"):
+            return lines  # the text of another cell magic
+        ours = re.compile(rf"(\s*)%{self.magics.magic_name}[ \t]+((?:{_TEXTS})\s.*\?+)\s*")
+        return [
+            f"{m[1]}get_ipython().run_line_magic({self.magics.magic_name!r}, {m[2]!r})\n"
+            if (m := ours.fullmatch(line)) is not None
+            else line
+            for line in lines
+        ]
 
     def _complete(self, shell: Any, event: Any) -> list[str]:
         from IPython.core.error import TryNext

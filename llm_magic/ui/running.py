@@ -86,20 +86,21 @@ def describe(event: Queued | Progress | Prefill) -> tuple[str, float | None]:
             known = f", {cached:,} of them cached" if cached else ""
             return (f"reading the prompt: {done:,} of {total:,} tokens{known}", _share(done, total))
         case Progress(stage, done, total):
-            what = {"download": "downloading", "load": "loading", "compile": "compiling"}
-            words = what.get(stage, stage)
-            return (f"{words}{_amount(stage, done, total)}", _share(done, total))
+            words = {"download": "downloading", "load": "loading", "compile": "compiling",
+                     "weights": "reading the weights",
+                     "wait": "waiting for the running cell"}.get(stage, stage)  # fmt: skip
+            return (f"{words}{_amount(done, total)}", _share(done, total))
 
 
 def _share(done: int, total: int) -> float | None:
     return min(1.0, done / total) if total else None
 
 
-def _amount(stage: str, done: int, total: int) -> str:
-    """ ": 3 of 12", in megabytes where it is bytes; nothing where nothing is known."""
+def _amount(done: int, total: int) -> str:
+    """ ": 3 of 12", in megabytes where it can only be bytes; nothing where nothing is known."""
     if total <= 0 and done < 1e6:
         return ""
-    if stage in ("download", "load") and max(done, total) >= 1e6:
+    if max(done, total) >= 1e6:
         mega = f": {done / 1e6:,.0f} MB"
         return f"{mega} of {total / 1e6:,.0f} MB" if total else mega
-    return f": {done:,} of {total:,}" if total else f": {done:,}"
+    return f": {done:,} of {total:,}"

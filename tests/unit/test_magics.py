@@ -173,6 +173,22 @@ def test_C4_the_line_is_not_expanded_by_ipython(shell: InteractiveShell, script:
     assert script.requests[-1].prompt[0].text == "{x} Bob"
 
 
+def test_questions_go_to_the_model_and_not_to_the_help_system(
+    shell: InteractiveShell, script: Scripted
+) -> None:
+    shell.user_ns["name"] = "Bob"
+    shell.run_cell("if True:\n    %llm ask -n 5 Who is 'the' {{ name }}?\n")
+    assert script.requests[-1].prompt[0].text == "Who is 'the' Bob?"
+    shell.run_cell("%llm ask Really??")
+    assert script.requests[-1].prompt[0].text == "Really??"
+    before = len(script.requests)
+    shell.run_cell("%%llm -q\n%llm ask Who?")
+    assert script.requests[-1].prompt[0].text == "%llm ask Who?"
+    shell.run_cell("%llm?")  # this is for the help system
+    shell.run_cell("%%llm?")
+    assert len(script.requests) == before + 1
+
+
 def test_raw_switches_it_off(shell: InteractiveShell, script: Scripted) -> None:
     cell(shell, "--raw", "{{ nothing }}")
     assert script.requests[-1].prompt[0].text == "{{ nothing }}"
@@ -372,6 +388,7 @@ def test_C1_unload_restores_everything(script: Scripted) -> None:
         list(shell.configurables),
         set(shell.magics_manager.registry),
         dict(shell.strdispatchers["complete_command"].regexs),
+        list(shell.input_transformers_cleanup),
     )
     for _ in range(2):
         extension.load_ipython_extension(shell)
@@ -385,6 +402,7 @@ def test_C1_unload_restores_everything(script: Scripted) -> None:
         list(shell.configurables),
         set(shell.magics_manager.registry),
         dict(shell.strdispatchers["complete_command"].regexs),
+        list(shell.input_transformers_cleanup),
     )
     assert before == after
 
