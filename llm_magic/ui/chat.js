@@ -16,7 +16,8 @@ const EDITING = new Set(
 );
 const SILENT = "The kernel does not answer. It is busy, or it is not the one of this chat any more: " +
   "then run the cell again.";
-// Cell -> what its last chat said, so that a new kernel can go on from it.
+const GONE = "The kernel of this chat is gone. Run the cell again: the conversation can go on from here.";
+// Cell -> what its last chat said, so that a chat in a new kernel can go on from it.
 const remembered = (window.__llmMagicChats ??= new WeakMap());
 
 class ChatView {
@@ -25,18 +26,24 @@ class ChatView {
     this.id = `llmc-${Math.random().toString(36).slice(2)}`;
     this.seq = null; // number of the last message shown; null until the first snapshot
     this.turns = [];
+    this.place = null; // the notebook's cell around this view
     this.pending = null; // {nonce, text} that the kernel has not taken yet
     this.tell = this.tell.bind(this);
     this.form = model.get("form") ?? {};
     this.build(el);
     this.listen = (message) => this.receive(message);
     model.on("msg:custom", this.listen);
+    // The front end says so when its line to the kernel is cut, or there again.
+    this.revive = () => this.hello();
+    model.on("comm_live_update", this.revive);
     this.showSaved();
     this.hello();
   }
 
   dispose() {
+    if (this.place) this.remember();
     this.model.off("msg:custom", this.listen);
+    this.model.off("comm_live_update", this.revive);
     clearTimeout(this.timer);
   }
 
@@ -145,12 +152,13 @@ class ChatView {
     for (const tool of [...this.tools.children].slice(0, 3)) {
       tool.disabled = nothing || this.phase.name !== "idle";
     }
-    if (!nothing || this.empty.firstChild) return;
+    if (!nothing || this.empty.firstChild || this.seq === null) return;
     const chips = (this.form.suggestions ?? []).map((text) => node("button", "llmc-chip", {
       type: "button", textContent: text, onclick: () => this.suggest(text),
     }));
-    const earlier = remembered.get(this.cell());
-    if (earlier) {
+    const { turns: earlier, draft } = remembered.get(this.place) ?? {};
+    if (draft) this.draft(draft);
+    if (earlier?.length) {
       const resume = () => this.tell({ t: "load", data: { version: 1, turns: earlier } });
       const n = earlier.filter((turn) => turn.role === "user").length;
       const textContent = `Go on with the chat from before (${n} turn${n === 1 ? "" : "s"})`;
@@ -167,24 +175,21 @@ class ChatView {
     this.input.focus();
   }
 
-  cell() {
-    return this.root.closest(".jp-Cell") ?? this.root;
+  remember() {
+    const turns = this.savedTurns().map(([role, content]) => ({ role, content }));
+    if (turns.length) remembered.set(this.place, { turns, draft: this.input.value });
   }
 
-  remember() {
-    const turns = this.turns.filter((turn) => turn.role === "user" || turn.answer.innerText.trim());
-    const row = (turn) => ({
-      role: turn.role, content: turn.role === "user" ? turn.text : turn.answer.innerText.trim(),
-    });
-    if (turns.length) remembered.set(this.cell(), turns.map(row));
+  savedTurns() {
+    const { turns } = this.model.get("state") ?? {};
+    return Array.isArray(turns) ? turns.filter(Array.isArray) : [];
   }
 
   // What the notebook saved, as text, until a kernel answers.
   showSaved() {
-    const state = this.model.get("state") ?? {};
-    this.showName(String(state.model ?? "a model"));
+    this.showName(String((this.model.get("state") ?? {}).model ?? "a model"));
     this.root.classList.add("llmc-saved");
-    for (const [role, text, note] of Array.isArray(state.turns) ? state.turns : []) {
+    for (const [role, text, note] of this.savedTurns()) {
       const said = node("div", "llmc-said", { textContent: String(text) });
       const foot = node("div", "llmc-foot", { textContent: String(note ?? "") });
       const who = role === "user" ? "user" : "assistant";
@@ -216,8 +221,9 @@ class ChatView {
     try {
       this.model.send(message);
       return true;
-    } catch (error) {
-      this.say(`No kernel: ${error.message ?? error}`);
+    } catch {
+      this.showIdle();
+      this.say(GONE);
       return false;
     }
   }
@@ -333,6 +339,7 @@ class ChatView {
   receive(message) {
     if (message.to !== undefined) {
       if (message.to !== this.id) return;
+      this.place = this.root.closest(".jp-Cell") ?? this.root; // only now is the view in the page
       if (this.seq === null) this.say("");
       this.root.classList.remove("llmc-saved");
       this.showName(message.model);
@@ -354,7 +361,7 @@ class ChatView {
     switch (op.o) {
       case "path": return this.path(op.at, op.turns);
       case "tail": return turn?.edit(op.part, op.edits);
-      case "done": turn?.done(op); return this.remember();
+      case "done": return turn?.done(op);
       case "tools": return turn?.showCalls(op.html);
       case "tokens": return turn?.showTokens(op.rows);
       case "ask": return turn?.ask(op);
@@ -387,7 +394,6 @@ class ChatView {
       this.log.append(view.el);
     }
     this.showEmpty();
-    this.remember();
     this.scrollToEnd();
   }
 

@@ -103,6 +103,13 @@ class Jupyter:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
 
+    def stop_kernels(self) -> None:
+        """A kernel that nobody needs any more would share memory and cores with the next test."""
+        with urllib.request.urlopen(self.url("api/kernels"), timeout=10) as found:
+            for kernel in json.load(found):
+                url = self.url(f"api/kernels/{kernel['id']}")
+                urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=10)
+
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
 
@@ -132,6 +139,7 @@ class Jupyter:
         """Open a notebook of the root folder in a fresh browser context; the kernel is up."""
         options: dict[str, Any] = {"viewport": {"width": 1200, "height": 900}} | context
         page = browser.new_context(**options).new_page()
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.set_default_timeout(CELL_SECONDS * 1000)
         # A workspace of its own: JupyterLab would open the notebooks of earlier pages again.
         space = re.sub(r"\W", "-", name)
@@ -219,8 +227,14 @@ class Notebook:
         self.page.reload()
         self.ready()
 
+    def restart_kernel(self) -> None:
+        """Through the menu, as a person does."""
+        self.page.get_by_role("menuitem", name="Kernel").click()
+        self.page.get_by_text("Restart Kernel…", exact=True).click()
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        self.page.wait_for_selector(".jp-Dialog", state="detached")
+
     def close(self) -> None:
-        # Without a kernel of its own the next notebook would share memory and cores with this one.
         self.page.context.close()
 
 

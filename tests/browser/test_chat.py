@@ -1,104 +1,359 @@
 """The chat widget in a real front end with a real kernel."""
 
-import re
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, expect
 
+from .chatpage import SCRIPT, ChatPage
 from .harness import Jupyter, Notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
-SCRIPT = """
-import llm_magic
-from llm_magic.llm import LLM
-from llm_magic.chat.scripted import Scripted
-def answer(request):
-    asked = request.prompt[-1].text
-    n = 400 if "very long" in asked else 40 if "long" in asked else 0
-    return " ".join(f"word{i}" for i in range(n)) or f"You said: {asked}"
-llm = LLM(Scripted(answer, delay=0.05))
-"""
-SHOW = "chat = llm_magic.Chat(llm)\nchat"
+SHOW = "chat = llm_magic.Chat(llm, logprobs=3)\nchat"
+Open = Callable[..., Notebook]
 
 
 @pytest.fixture
-def notebook(lab: Jupyter, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    """A notebook with a chat in cell 1 and free cells after it."""
-    name = f"{request.node.name}.ipynb"
-    lab.write(name, [SCRIPT + SHOW, "import time\ntime.sleep(30)", "print(chat.messages)"])
-    opened = lab.open(browser, name)
-    opened.run(0)
-    yield opened
-    opened.close()
+def show(lab: Jupyter, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens a notebook of these cells and runs the first, which has the script before it."""
+    opened: list[Notebook] = []
+
+    def start(*cells: str, run: int = 1) -> Notebook:
+        name = f"{request.node.name[:60]}.ipynb".replace("[", "-").replace("]", "")
+        first = SCRIPT + (cells[0] if cells else SHOW)
+        lab.write(name, [first, *cells[1:]])
+        opened.append(lab.open(browser, name))
+        for i in range(run):
+            opened[-1].run(i)
+        return opened[-1]
+
+    yield start
+    for notebook in opened:
+        notebook.close()
+    lab.stop_kernels()
 
 
-def chat_of(notebook: Notebook, cell: int = 0) -> Locator:
-    return notebook.cell(cell).locator(".llmc")
+# ------------------------------------------------------------------ sending, streaming, stopping
 
 
-def say(chat: Locator, text: str) -> None:
-    chat.get_by_role("textbox", name="Message").fill(text)
-    chat.get_by_role("textbox", name="Message").press("Enter")
-
-
-def test_send_and_see_tokens_arrive(notebook: Notebook) -> None:
-    chat = chat_of(notebook)
-    say(chat, "a long one")
+def test_send_and_see_tokens_arrive(show: Open) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    chat.send("a long one")
     seen = set()
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        texts = chat.locator(".llmc-answer").all_inner_texts()
+        texts = chat.answers.all_inner_texts()
         seen.update(texts)
         if texts and "word39" in texts[-1]:
             break
         notebook.page.wait_for_timeout(50)
     assert len(seen) > 3, "the answer came at once"
-    expect(chat.locator(".llmc-foot")).to_contain_text("tokens")
-    expect(chat.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    expect(chat.root.locator(".llmc-foot").last).to_contain_text("tokens")
+    expect(chat.button("Send")).to_be_visible()
+    expect(chat.root.locator(".llmc-spark")).to_contain_text("tok/s")
     assert notebook.errors == []
 
 
-def test_stop_while_a_cell_runs(notebook: Notebook) -> None:
-    chat = chat_of(notebook)
+def test_stop_while_a_cell_runs(show: Open) -> None:
+    notebook = show(SHOW, "import time\ntime.sleep(30)")
+    chat = ChatPage(notebook)
     notebook.start(1)
     expect(notebook.cell(1).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
-    say(chat, "a very long one")
-    expect(chat.locator(".llmc-answer")).to_contain_text("word3", timeout=10_000)
+    chat.send("a very long one")
+    expect(chat.answers).to_contain_text("word3", timeout=10_000)
     clicked = time.monotonic()
-    chat.get_by_role("button", name="Stop").click()
-    expect(chat.locator(".llmc-note")).to_have_text("stopped", timeout=2_000)
+    chat.button("Stop").click()
+    expect(chat.root.locator(".llmc-note")).to_have_text("stopped", timeout=2_000)
     assert time.monotonic() - clicked < 2
     expect(notebook.cell(1).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
-    assert "word399" not in chat.locator(".llmc-answer").inner_text()
+    assert "word399" not in chat.answers.inner_text()
     # B103: nothing of it landed in the running cell.
     assert notebook.output(1).count() == 0
 
 
-def test_reloaded_page_shows_the_same_and_goes_on(notebook: Notebook) -> None:
-    chat = chat_of(notebook)
-    say(chat, "first")
-    expect(chat.locator(".llmc-answer")).to_contain_text("You said: first")
-    say(chat, "a long one")
-    expect(chat.locator(".llmc-answer").nth(1)).to_contain_text("word2")
+def test_stop_in_prefill_while_a_cell_runs_gives_the_question_back(show: Open) -> None:
+    slow = "chat = llm_magic.Chat(LLM(Scripted(answer, prefill_delay=1.0)))\nchat"
+    notebook = show(slow, "time.sleep(30)")
+    chat = ChatPage(notebook)
+    notebook.start(1)
+    question = "word " * 1000
+    chat.send(question)
+    expect(chat.root.get_by_role("status")).to_contain_text("prompt tokens", timeout=10_000)
+    chat.input.press("Escape")
+    expect(chat.input).to_have_value(question, timeout=3_000)
+    expect(chat.root.locator(".llmc-turn")).to_have_count(0)
+
+
+def test_reloaded_page_shows_the_same_and_goes_on(show: Open) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    assert chat.say("first") == "You said: first"
+    chat.send("a long one")
+    expect(chat.answers.nth(1)).to_contain_text("word2")
     notebook.save()
     notebook.reload()
-    chat = chat_of(notebook)
-    expect(chat.locator(".llmc-answer").first).to_contain_text("You said: first")
-    expect(chat.locator(".llmc-answer").nth(1)).to_contain_text("word39")
-    say(chat, "third")
-    expect(chat.locator(".llmc-answer").nth(2)).to_contain_text("You said: third")
+    chat = ChatPage(notebook)
+    expect(chat.answers.first).to_contain_text("You said: first")
+    expect(chat.answers.nth(1)).to_contain_text("word39")
+    assert chat.say("third") == "You said: third"
 
 
-def test_saved_notebook_has_the_transcript_without_a_kernel(
-    notebook: Notebook, lab: Jupyter, browser: Browser
-) -> None:
-    say(chat_of(notebook), "remember <b>this</b>")
-    expect(chat_of(notebook).locator(".llmc-foot")).to_contain_text("tokens")
-    saved = notebook.save()
-    outputs = saved.cells[0].outputs
+def test_two_views_show_one_conversation(show: Open) -> None:
+    notebook = show(SHOW, "chat", run=2)
+    ChatPage(notebook, 1).say("hello")
+    for cell in (0, 1):
+        expect(ChatPage(notebook, cell).answers).to_contain_text("You said: hello")
+
+
+def test_two_chats_at_once_do_not_mix(show: Open) -> None:
+    notebook = show(SHOW, "other = llm_magic.Chat(llm)\nother", run=2)
+    pages = [ChatPage(notebook, cell) for cell in (0, 1)]
+    for page, text in zip(pages, ("long apple", "pear"), strict=True):
+        page.send(text)
+    expect(pages[1].answers).to_contain_text("You said: pear")
+    expect(pages[0].answers).to_contain_text("word39")
+    assert "pear" not in pages[0].root.inner_text()
+
+
+def test_typed_text_is_kept_when_it_fails(show: Open) -> None:
+    fail = "from llm_magic.errors import EngineError\n"
+    fail += "chat = llm_magic.Chat(LLM(Scripted([EngineError('no luck <i>today</i>')])))\nchat"
+    chat = ChatPage(show(fail))
+    chat.send("my precious question")
+    expect(chat.alert).to_have_text("no luck <i>today</i>")
+    expect(chat.input).to_have_value("my precious question")
+    expect(chat.root.locator(".llmc-turn")).to_have_count(0)
+
+
+# ------------------------------------------------------------------ keyboard
+
+
+def test_letters_typed_in_the_chat_are_no_notebook_commands(show: Open) -> None:
+    notebook = show(SHOW, "1", "2")
+    chat = ChatPage(notebook)
+    chat.input.click()
+    notebook.page.keyboard.type("ddaabbxm")
+    notebook.page.keyboard.press("Shift+Enter")
+    notebook.page.keyboard.type("0,0")
+    expect(chat.input).to_have_value("ddaabbxm\n0,0")
+    expect(notebook.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(3)
+    expect(notebook.cell(1).locator(".jp-InputArea-prompt")).to_have_text("[ ]:")
+    before = notebook.path.stat().st_mtime_ns
+    notebook.page.keyboard.press("Control+s")  # saving works from inside the chat as well
+    notebook.until(lambda: notebook.path.stat().st_mtime_ns != before, "not saved")
+
+
+def test_all_of_it_by_keyboard(show: Open) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    press = notebook.page.keyboard.press
+    chat.input.focus()
+    notebook.page.keyboard.type("hello")
+    press("Enter")
+    expect(chat.answers).to_contain_text("You said: hello")
+    chat.idle()
+    press("ArrowUp")  # in an empty input: edit what was said last
+    editor = chat.root.get_by_role("textbox", name="Edit the message")
+    expect(editor).to_be_focused()
+    press("Escape")
+    expect(editor).to_have_count(0)
+    # Focus order: the conversation, its buttons, the input.
+    chat.input.focus()
+    press("Shift+Tab")
+    names = []
+    for _ in range(12):
+        names.append(notebook.page.evaluate("document.activeElement.getAttribute('aria-label')"))
+        press("Shift+Tab")
+    assert names.index("Conversation") > names.index("Answer again") >= 0
+    assert names.index("Settings") > names.index("Conversation")
+
+
+# ------------------------------------------------------------------ what can be done with turns
+
+
+def test_regenerate_and_go_back(show: Open) -> None:
+    chat = ChatPage(
+        show("""
+count = iter(range(9))
+chat = llm_magic.Chat(LLM(Scripted(lambda request: f"answer {next(count)}")))
+chat""")
+    )
+    assert chat.say("hi") == "answer 0"
+    chat.act("Answer again")
+    expect(chat.answers).to_have_text("answer 1")
+    expect(chat.root.locator(".llmc-count")).to_have_text("2/2")
+    chat.act("Earlier version")
+    expect(chat.answers).to_have_text("answer 0")
+
+
+def test_edit_and_resend(show: Open) -> None:
+    notebook = show(SHOW, "print([m.text for m in chat.messages])")
+    chat = ChatPage(notebook)
+    chat.say("one")
+    chat.say("two")
+    chat.act("Edit and send again", 0)
+    editor = chat.root.get_by_role("textbox", name="Edit the message")
+    editor.fill("uno")
+    editor.press("Enter")
+    expect(chat.answers).to_have_count(1)
+    expect(chat.answers).to_contain_text("You said: uno")
+    chat.idle()
+    notebook.run(1)
+    expect(notebook.output(1)).to_have_text("['uno', 'You said: uno']")
+    chat.act("Earlier version", 0)
+    expect(chat.answers).to_have_count(2)
+
+
+def test_undo_clear_and_undo_of_clear(show: Open) -> None:
+    chat = ChatPage(show())
+    chat.say("one")
+    chat.say("two")
+    chat.button("Undo the last turn").click()
+    expect(chat.answers).to_have_count(1)
+    expect(chat.input).to_have_value("two")
+    chat.button("Clear the conversation").click()
+    expect(chat.answers).to_have_count(0)
+    chat.alert.get_by_role("button", name="Undo").click()
+    expect(chat.answers).to_have_text("You said: one")
+
+
+def test_save_and_load(show: Open, tmp_path: Path) -> None:
+    notebook = show(SHOW, "other = llm_magic.Chat(llm)\nother", run=2)
+    chat, other = ChatPage(notebook, 0), ChatPage(notebook, 1)
+    chat.say("remember me")
+    with notebook.page.expect_download() as download:
+        chat.button("Save the conversation").click()
+    path = tmp_path / "chat.json"
+    download.value.save_as(path)
+    assert json.loads(path.read_text())["turns"][0]["content"] == "remember me"
+    with notebook.page.expect_file_chooser() as chooser:
+        other.button("Load a conversation").click()
+    chooser.value.set_files(path)
+    expect(other.answers).to_have_text("You said: remember me")
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"version": 1, "turns": [{"role": "system"}]}')
+    with notebook.page.expect_file_chooser() as chooser:
+        other.button("Load a conversation").click()
+    chooser.value.set_files(broken)
+    expect(other.alert).to_contain_text("turn 0")
+    expect(other.answers).to_have_text("You said: remember me")
+
+
+def test_code_is_copied_and_reasoning_is_folded(show: Open) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    chat.say("code please")
+    expect(chat.answers.locator("pre")).to_contain_text("def f(x):")
+    expect(chat.answers.locator("li")).to_have_count(2)
+    expect(chat.root.get_by_text("They want code.")).to_be_hidden()
+    chat.root.get_by_text("Reasoning").click()
+    expect(chat.root.get_by_text("They want code.")).to_be_visible()
+    chat.button("Copy the code").click()
+    copied = notebook.page.evaluate("navigator.clipboard.readText()")
+    assert copied == "def f(x):\n    return x  # done\n"
+
+
+def test_tokens_by_keyboard_and_another_one_continues(show: Open) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    chat.say("hello there")
+    chat.act("Show the tokens")
+    tokens = chat.root.locator(".llmc-token")
+    expect(tokens.first).to_be_visible()
+    tokens.first.focus()
+    notebook.page.keyboard.press("ArrowRight")
+    expect(tokens.nth(1)).to_be_focused()
+    expect(chat.root.locator(".llmc-detail")).to_contain_text("token 2")
+    other = chat.root.locator(".llmc-alternative:not(:disabled)").first
+    word = other.locator(".llmc-word").inner_text()
+    other.press("Enter")
+    expect(chat.answers.last).to_contain_text("and so on")
+    expect(chat.answers.last).to_contain_text(word.strip())
+    expect(chat.root.locator(".llmc-count")).to_have_text("2/2")
+
+
+# ------------------------------------------------------------------ settings
+
+
+def test_settings_have_a_default_and_reach_the_request(show: Open) -> None:
+    notebook = show(
+        SHOW, "s = script.requests[-1]\nprint(s.sampling.temperature, s.prompt[0].text)"
+    )
+    chat = ChatPage(notebook)
+    chat.button("Settings").click()
+    temperature = chat.root.get_by_role("spinbutton", name="Temperature")
+    expect(temperature).to_have_attribute("placeholder", "default: 0.7")
+    temperature.fill("9")
+    temperature.press("Tab")
+    expect(chat.root.get_by_text("9 is not between 0 and 5")).to_be_visible()
+    temperature.fill("0.25")
+    temperature.press("Tab")
+    chat.root.get_by_role("textbox", name="System prompt").fill("Be brief.")
+    chat.root.get_by_role("textbox", name="System prompt").press("Tab")
+    expect(chat.root.locator(".llmc-set")).to_have_count(3)  # and the alternatives
+    chat.say("hi")
+    notebook.run(1)
+    expect(notebook.output(1)).to_have_text("0.25 Be brief.")
+    chat.button("Temperature: back to the default").click()
+    expect(temperature).to_have_value("")
+    chat.say("hi")
+    notebook.run(1)
+    expect(notebook.output(1)).to_have_text("0.7 Be brief.")
+
+
+# ------------------------------------------------------------------ tools
+
+TOOLS = """
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+chat = llm_magic.Chat(llm, tools=[add])
+chat"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "press", "said"),
+    [(None, "Allow", "The tool said: 5"), ('{"a": 40, "b": 2}', "Allow", "The tool said: 42"),
+     (None, "Refuse", "refused")],
+    ids=["allow", "edit", "refuse"],
+)  # fmt: skip
+def test_a_call_waits_for_a_person(show: Open, edit: str | None, press: str, said: str) -> None:
+    chat = ChatPage(show(TOOLS))
+    chat.send("please call it")
+    arguments = chat.root.get_by_role("textbox", name="Arguments for add, as JSON")
+    expect(arguments).to_have_value('{\n "a": 2,\n "b": 3\n}')
+    expect(chat.root.get_by_role("status")).to_have_text("May add be called?")
+    if edit:
+        arguments.fill(edit)
+    chat.button(press).click()
+    expect(chat.answers).to_contain_text(said)
+    chat.idle()
+    expect(chat.root.locator(".llmc-calls")).to_contain_text("1 tool call")
+    expect(arguments).to_have_count(0)
+
+
+def test_stop_while_a_call_waits(show: Open) -> None:
+    chat = ChatPage(show(TOOLS))
+    chat.send("please call it")
+    expect(chat.button("Allow")).to_be_visible()
+    chat.button("Stop").click()
+    chat.idle(5)
+    expect(chat.button("Allow")).to_have_count(0)
+    assert chat.say("and now?") == "You said: and now?"
+
+
+# ------------------------------------------------------------------ without its kernel
+
+
+def test_saved_notebook_has_the_transcript_without_a_kernel(show: Open) -> None:
+    notebook = show()
+    ChatPage(notebook).say("remember <b>this</b>")
+    outputs = notebook.save().cells[0].outputs
     html = "".join(outputs[1].data["text/html"])
     assert "You said: remember &lt;b&gt;this&lt;/b&gt;" in html
     assert "<script" not in html
@@ -106,49 +361,17 @@ def test_saved_notebook_has_the_transcript_without_a_kernel(
     assert len(outputs) == 2
 
 
-def test_two_views_show_one_conversation(lab: Jupyter, browser: Browser) -> None:
-    lab.write("views.ipynb", [SCRIPT + SHOW, "chat"])
-    notebook = lab.open(browser, "views.ipynb")
+def test_kernel_restart_says_so_and_the_chat_goes_on(show: Open) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    chat.say("before")
+    chat.input.fill("half a thought")
+    notebook.restart_kernel()
+    expect(chat.alert).to_contain_text("kernel of this chat is gone", timeout=20_000)
     notebook.run(0)
-    notebook.run(1)
-    say(chat_of(notebook, 1), "hello")
-    for cell in (0, 1):
-        expect(chat_of(notebook, cell).locator(".llmc-answer")).to_contain_text("You said: hello")
-    notebook.close()
-
-
-def test_two_chats_at_once_do_not_mix(lab: Jupyter, browser: Browser) -> None:
-    lab.write("two.ipynb", [SCRIPT + SHOW, "other = llm_magic.Chat(llm)\nother"])
-    notebook = lab.open(browser, "two.ipynb")
-    notebook.run(0)
-    notebook.run(1)
-    for cell, text in ((0, "apple"), (1, "pear")):
-        say(chat_of(notebook, cell), text)
-    expect(chat_of(notebook, 0).locator(".llmc-answer")).to_contain_text("You said: apple")
-    expect(chat_of(notebook, 1).locator(".llmc-answer")).to_contain_text("You said: pear")
-    notebook.close()
-
-
-def test_typed_text_is_kept_when_it_fails(lab: Jupyter, browser: Browser) -> None:
-    fail = "from llm_magic.errors import EngineError\n"
-    fail += "chat = llm_magic.Chat(LLM(Scripted([EngineError('no luck <i>today</i>')])))\nchat"
-    lab.write("fail.ipynb", [SCRIPT + fail])
-    notebook = lab.open(browser, "fail.ipynb")
-    notebook.run(0)
-    chat = chat_of(notebook)
-    say(chat, "my precious question")
-    expect(chat.get_by_role("alert")).to_have_text("no luck <i>today</i>")
-    expect(chat.get_by_role("textbox")).to_have_value("my precious question")
-    expect(chat.locator(".llmc-turn")).to_have_count(0)
-    notebook.close()
-
-
-def test_letters_typed_in_the_chat_are_no_notebook_commands(notebook: Notebook) -> None:
-    chat = chat_of(notebook)
-    chat.get_by_role("textbox").click()
-    notebook.page.keyboard.type("ddaabbxm")
-    notebook.page.keyboard.press("Shift+Enter")
-    notebook.page.keyboard.type("0,0")
-    expect(chat.get_by_role("textbox")).to_have_value("ddaabbxm\n0,0")
-    expect(notebook.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(3)
-    assert re.fullmatch(r"\[ ?\]:?", notebook.cell(1).locator(".jp-InputPrompt").inner_text())
+    chat = ChatPage(notebook)
+    expect(chat.input).to_have_value("half a thought")
+    chat.root.get_by_role("button", name="Go on with the chat from before").click()
+    expect(chat.answers).to_have_text("You said: before")
+    chat.input.fill("")
+    assert chat.say("after") == "You said: after"
