@@ -179,8 +179,19 @@ class LLMMagics(Magics):  # type: ignore[misc]
         {{ name }}, with a blank on both sides, becomes the value of a variable: dots and indices
         work, calls do not, and all other braces stay as they are. \\{{ name }} is literal.
         """
-        # IPython ends every cell with a line break of its own.
-        self.run(self.parse(line), cell.removesuffix("\n"))
+        given = self.parse(line)
+        self.run(given, self._text(given, cell))
+
+    def _text(self, given: argparse.Namespace, cell: str) -> str:
+        """The cell's text without the line ends that are only there to end the cell.
+
+        A chat model answers another question when an empty line stands behind the first one. In a
+        text to continue line ends count, but for IPython's own and the one that a terminal needs.
+        """
+        if not (given.complete or given.score):
+            return cell.rstrip("\n")
+        text = cell.removesuffix("\n")
+        return text.removesuffix("\n") if live.is_terminal(self.shell) else text
 
     # ------------------------------------------------------------------ the line
 
@@ -235,18 +246,18 @@ class LLMMagics(Magics):  # type: ignore[misc]
             if given.out is not None:
                 self.shell.user_ns[given.out] = reply
             if given.live and not given.quiet:
-                self._live(reply, llm)
+                self._live(reply, llm, screen)
 
-    def _live(self, reply: Reply, llm: LLM) -> None:
+    def _live(self, reply: Reply, llm: LLM, screen: live.Screen) -> None:
         """The live view in a display of its own: without its kernel only the other one is left."""
         if live.is_terminal(self.shell) or self.docs_mode:
             return
         from .explore import Explorer
 
-        explorer = Explorer(reply, llm)
+        # The cell's own output is the static form: it shows the branches too, as they come.
+        explorer = Explorer(reply, llm, settled=screen.final)
         self.shell.user_ns["_explorer"] = explorer
-        data, metadata = explorer._repr_mimebundle_()
-        self.shell.display_pub.publish(data, metadata)
+        explorer._ipython_display_()
 
     def _score(self, llm: LLM, text: str, top: int, screen: live.Screen) -> Reply:
         try:
@@ -340,6 +351,10 @@ class LLMMagics(Magics):  # type: ignore[misc]
         """Our own errors say what to do in a sentence; frames of ours would only bury it."""
         try:
             yield
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:  # between a load and its stream, say: as little to look at
+            raise Interrupted("interrupted") from None
         except LLMError as e:
             verbose = getattr(self.shell.InteractiveTB, "mode", "") == "Verbose"
             if not isinstance(e, EngineError) and not verbose:
