@@ -75,6 +75,7 @@ class Slots:
             if n and (cheap or source is oldest):
                 slot = source
             elif n:
+                oldest.ids.clear()  # after a copy that failed it holds neither the old nor the new
                 self._copy(source.index, oldest.index, n)
                 oldest.ids = list(ids[:n])
         del slot.ids[n:]

@@ -11,15 +11,16 @@ One step evaluates rows of many requests at once: a running request adds its las
 adds a chunk of its prompt. A request that is evaluated up to its last token gets a sample.
 """
 
+import math
 import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,14 +29,17 @@ from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, T
 from .cache import Slot, Slots
 from .forward import F32, Forward
 from .gate import Gate
+from .generation import RUN_AHEAD as RUN_AHEAD
+from .generation import Channel
+from .generation import Generation as Generation
 from .sampling import Guide, Pick, Sampler, Summary, check
 
 T = TypeVar("T")
-Item = Queued | Prefill | Token | Finish
 
-RUN_AHEAD = 4  # tokens that may wait for a consumer; see design: a stop must not waste more work
 STEP_SECONDS = 0.08  # aim for one step: cancels act, and running streams speak, at least this often
 MIN_CHUNK = 8
+FIRST_CHUNK = 64  # rows of the first step of a model whose speed nobody knows yet
+PARK_SECONDS = 0.25  # a consumer that reads nothing for so long may lose its slot to those who wait
 MAX_SUMMARY = 20  # alternatives that a forward pass lists; more are found by the sampler
 
 
@@ -57,74 +61,12 @@ class Job:
     collect: Callable[[int, F32], None] | None = None
 
 
-class Generation:
-    """The consumer's end of a job. Iterate on one thread; cancel and close from any."""
-
-    def __init__(self, wake: Callable[[], None], check: Callable[[], object], gate: Gate) -> None:
-        self._wake = wake
-        self._check = check  # raises when nobody is left to produce
-        self._gate = gate
-        self._items: queue.SimpleQueue[Item | BaseException] = queue.SimpleQueue()
-        self.produced = 0  # tokens; written by the owner
-        self.consumed = 0  # tokens; written by the consumer
-        self.stalled = False  # written by the owner: it waits until the consumer catches up
-        self.stop: tuple[FinishReason, int | None] | None = None  # written by cancel, once
-        self.finished = False  # written by the consumer
-        self.closed = False
-
-    def __iter__(self) -> Iterator[Item]:
-        return self
-
-    def __next__(self) -> Item:
-        if self.finished or self.closed:
-            raise StopIteration
-        item = self._get()
-        if isinstance(item, BaseException):
-            self.finished = True
-            raise item
-        if isinstance(item, Token):
-            self.consumed += 1
-            if self.stalled:
-                self._wake()
-        elif isinstance(item, Finish):
-            self.finished = True
-        return item
-
-    def _get(self) -> Item | BaseException:
-        try:
-            return self._items.get_nowait()
-        except queue.Empty:
-            with self._gate.lend():
-                while True:
-                    try:
-                        return self._items.get(timeout=1.0)
-                    except queue.Empty:
-                        self._check()
-
-    def put(self, item: Item | BaseException) -> None:
-        """Owner only."""
-        if isinstance(item, Token):
-            self.produced += 1
-        self._items.put(item)
-
-    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
-        """End soon with this reason. keep: count only so many tokens, and drop the rest."""
-        if self.stop is None:
-            self.stop = (cast(FinishReason, reason), keep)
-            self._wake()
-
-    def close(self) -> None:
-        """Nobody will read on."""
-        self.closed = True
-        self.cancel()
-
-
 @dataclass(slots=True, eq=False)
 class _Run:
     """A job on the owner's side. ids = prompt + drawn tokens; the first `done` are in the slot."""
 
     job: Job
-    out: Generation
+    out: Channel
     ids: list[int]
     sampler: Sampler | None
     submitted: float
@@ -134,6 +76,7 @@ class _Run:
     started: float | None = None
     first: float | None = None  # time of the first token
     last: float = 0.0  # time of the latest token
+    stalled: float | None = None  # since when its consumer has not been reading
     times: list[float] = field(default_factory=list)
 
     @property
@@ -145,8 +88,21 @@ class _Run:
         return len(self.ids) - self.n_prompt
 
     @property
-    def ahead(self) -> bool:
-        return self.out.produced - self.out.consumed >= RUN_AHEAD
+    def readable(self) -> bool:
+        """Its consumer reads: it may go on. Notes since when it does not."""
+        self.out.stalled = ahead = self.out.ahead
+        if not ahead:
+            self.stalled = None
+        elif self.stalled is None:
+            self.stalled = time.perf_counter()
+        return not self.out.ahead  # asked again after the flag is up: no reader slips between
+
+    @property
+    def patience(self) -> float:
+        """Seconds until its slot may be given to others; infinite while its consumer reads."""
+        if self.stalled is None or not self.out.ahead:
+            return math.inf
+        return max(0.0, self.stalled + PARK_SECONDS - time.perf_counter())
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +129,9 @@ class Scheduler:
         self._closed = False
         self._error: BaseException | None = None
         self._waiting: deque[_Run] = deque()
-        self._active: list[_Run] = []
-        self._seconds_per_row = 0.0
+        self._active: list[_Run] = []  # those that have a slot
+        self._parked: list[_Run] = []  # those that lost it because nobody read them
+        self._rows = {False: FIRST_CHUNK, True: FIRST_CHUNK}  # see _chunk
         self._model: Model | None = None
         self._slots: Slots | None = None
         self.ready: Future[Model] = Future()
@@ -188,12 +145,13 @@ class Scheduler:
         model = self._loaded()
         check(job.sampling)
         self._check_ids(job, model)
-        out = Generation(self._poke, self._check_alive, self._gate)
+        channel = Channel()
+        out = Generation(channel, self._poke, self._check_alive, self._gate)
         sampler = None
         if job.collect is None:
             ends = model.end_ids if job.end_ids is None else job.end_ids
             sampler = Sampler(job.sampling, model.n_vocab, ends, job.ids, job.guide, job.top)
-        run = _Run(job, out, list(job.ids), sampler, time.perf_counter())
+        run = _Run(job, channel, list(job.ids), sampler, time.perf_counter())
         self._post(lambda: self._enqueue(run))
         return out
 
@@ -248,7 +206,7 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        return len(self._active)
+        return len(self._active) + len(self._parked)
 
     @property
     def slots(self) -> Slots | None:
@@ -312,9 +270,10 @@ class Scheduler:
         self._closed = True
         error = NotLoadedError("the model was unloaded while this request was running")
         error.__cause__ = self._error
-        for run in [*self._active, *self._waiting]:
+        for run in self._all():
             run.out.put(error)
         self._active.clear()
+        self._parked.clear()
         self._waiting.clear()
         while True:  # tasks that came too late
             try:
@@ -331,33 +290,32 @@ class Scheduler:
         self.ready = Future()
         self.ready.set_exception(NotLoadedError("the model was unloaded"))
 
+    def _all(self) -> list[_Run]:
+        return [*self._active, *self._parked, *self._waiting]
+
     def _read_inbox(self) -> bool:
         """Do what other threads asked for. Sleeps while there is nothing to evaluate."""
         while True:
+            pause = self._pause()
             try:
-                task = self._inbox.get(block=self._idle())
+                task = self._inbox.get(block=pause > 0, timeout=pause if pause < math.inf else None)
             except queue.Empty:
                 return True
             if task is None:
                 return False
             task()
 
-    def _idle(self) -> bool:
-        if any(run.out.stop for run in [*self._active, *self._waiting]):
-            return False
+    def _pause(self) -> float:
+        """Seconds for which there is nothing to do unless somebody asks for something."""
         slots = self._slots
-        if (
-            self._waiting
-            and slots is not None
-            and (slots.free or any(map(_parkable, self._active)))
-        ):
-            return False
-        return not any(self._runnable(run) for run in self._active)
-
-    @staticmethod
-    def _runnable(run: _Run) -> bool:
-        run.out.stalled = run.ahead
-        return not run.ahead  # asked again after the flag is up: the consumer cannot slip between
+        if slots is None or any(run.out.stop for run in self._all()):
+            return 0.0
+        runnable = [run.readable for run in self._active]  # of all: each notes its own state
+        if any(runnable):
+            return 0.0
+        if not self._waiting and not any(run.readable for run in self._parked):
+            return math.inf
+        return 0.0 if slots.free else min((run.patience for run in self._active), default=math.inf)
 
     def _enqueue(self, run: _Run) -> None:
         self._waiting.append(run)
@@ -366,26 +324,25 @@ class Scheduler:
             run.out.put(Queued(ahead + len(self._active)))
 
     def _admit(self) -> None:
-        """Give slots to waiting requests, first come, first served."""
+        """Give slots to those who wait, first come, first served: parked ones came before."""
         slots = self._slots
         assert slots is not None
-        while self._waiting:
+        for run in [*(r for r in self._parked if r.readable), *self._waiting]:
             if not slots.free and not self._park():
                 return
-            run = self._waiting.popleft()
-            if run.out.stop is not None:
-                self._finish(run, *run.out.stop)
-                continue
+            self._drop(run)
             self._start(run)
 
     def _park(self) -> bool:
         """Take the slot of a request whose consumer stopped reading; it resumes when it reads."""
         for run in self._active:
-            if _parkable(run):
+            if run.patience == 0.0:
                 assert self._slots is not None
                 assert run.slot is not None
                 self._slots.release(run.slot)
                 run.slot, run.done = None, 0
+                self._active.remove(run)
+                self._parked.append(run)
                 return True
         return False
 
@@ -399,18 +356,16 @@ class Scheduler:
             return
         assert got is not None
         run.slot, run.done = got
+        self._active.append(run)
         if run.started is None:
             run.started = time.perf_counter()
             run.cached = run.done
             run.out.put(Prefill(run.done, run.n_prompt, run.done))
             if run.job.sampling.max_tokens == 0 or not run.ids:
                 self._finish(run, "length" if run.ids else "stop", None)
-                return
-        if run not in self._active:
-            self._active.append(run)
 
     def _reap(self) -> None:
-        for run in [r for r in [*self._active, *self._waiting] if r.out.stop is not None]:
+        for run in [r for r in self._all() if r.out.stop is not None]:
             assert run.out.stop is not None
             self._finish(run, *run.out.stop)
 
@@ -419,20 +374,13 @@ class Scheduler:
 
         Prompts share what is left evenly, so a short one is not kept behind a long one.
         """
-        runs = [r for r in self._active if self._runnable(r)]
-        for run in [r for r in runs if r.slot is None]:  # was parked and is read again
-            slots = self._slots
-            assert slots is not None
-            if slots.free or self._park():
-                self._start(run)
-            else:
-                runs.remove(run)
-        runs = [r for r in runs if r.slot is not None]
         assert self._model is not None
+        runs = [r for r in self._active if r.readable]
         most = self._model.forward.max_rows
         batch = [(r, 1) for r in runs if len(r.ids) - r.done == 1][:most]
         prompts = [r for r in runs if len(r.ids) - r.done > 1]
-        room = min(most, self._chunk()) - len(batch)
+        collects = any(r.job.collect is not None for r in prompts)
+        room = min(most, max(self._chunk(collects), len(batch) + MIN_CHUNK)) - len(batch)
         for i, run in enumerate(sorted(prompts, key=lambda r: len(r.ids) - r.done)):
             share = max(1, room // (len(prompts) - i)) if room > 0 else 0
             n = min(share, len(run.ids) - run.done)
@@ -441,13 +389,22 @@ class Scheduler:
                 room -= n
         return batch
 
-    def _chunk(self) -> int:
-        """Rows of a step that take about STEP_SECONDS, from the speed of the latest steps."""
+    def _chunk(self, collects: bool) -> int:
+        """Rows of a step that take about STEP_SECONDS. All logits of a row cost more than a row."""
         assert self._model is not None
-        most = self._model.forward.max_rows
-        if not self._seconds_per_row:
-            return most
-        return max(MIN_CHUNK, min(most, int(STEP_SECONDS / self._seconds_per_row)))
+        return min(self._model.forward.max_rows, self._rows[collects])
+
+    def _learn(self, n: int, seconds: float, collects: bool) -> None:
+        """How many rows fit, from a step that was full, or too long.
+
+        A step costs its weights once and then so much a row: short ones say little about long ones.
+        So the number moves half way, and at most doubles; it settles after a few steps.
+        """
+        assert self._model is not None
+        rows, most = self._chunk(collects), self._model.forward.max_rows
+        if 2 * n >= rows or seconds > STEP_SECONDS:
+            fit = n * STEP_SECONDS / max(seconds, 1e-6)
+            self._rows[collects] = max(MIN_CHUNK, int(min((rows + fit) / 2, 2 * rows, most)))
 
     def _step(self, batch: list[tuple[_Run, int]]) -> None:
         assert self._model is not None
@@ -471,10 +428,12 @@ class Scheduler:
         began = time.perf_counter()
         try:
             logits = forward.step(tokens, slots, positions, np.array(want, np.int32))
-            if n >= MIN_CHUNK:
-                per_row = (time.perf_counter() - began) / n
-                old = self._seconds_per_row or per_row
-                self._seconds_per_row = 0.5 * old + 0.5 * per_row
+        except Exception as e:
+            self._fail(batch, e)
+            return
+        collects = any(run.job.collect is not None for run, _ in batch)
+        self._learn(n, time.perf_counter() - began, collects)
+        try:
             self._settle(batch, logits)
         except Exception as e:
             self._fail(batch, e)
@@ -491,11 +450,8 @@ class Scheduler:
             self._slots.advance(run.slot, run.ids[start : start + count])
             run.done += count
             if run.job.collect is not None:
-                run.job.collect(start, logits[row : row + count])
+                self._collect(run, start, logits[row : row + count])
                 row += count
-                run.out.put(Prefill(run.done, run.n_prompt, 0))
-                if run.done == len(run.ids):
-                    self._finish(run, "stop", None)
                 continue
             if run.drawn == 0:
                 run.out.put(Prefill(run.done, run.n_prompt, run.cached))
@@ -503,6 +459,17 @@ class Scheduler:
                 summary = summaries[row] if summaries else None
                 row += 1
                 self._sample(run, logits[row - 1], summary)
+
+    def _collect(self, run: _Run, start: int, logits: F32) -> None:
+        assert run.job.collect is not None
+        try:
+            run.job.collect(start, logits)
+        except Exception as e:  # of this request only
+            self._fail([(run, 0)], e)
+            return
+        run.out.put(Prefill(run.done, run.n_prompt, 0))
+        if run.done == len(run.ids):
+            self._finish(run, "stop", None)
 
     def _summaries(self, batch: list[tuple[_Run, int]], n: int) -> list[Summary] | None:
         """Statistics that the forward pass computes in parallel, if it can."""
@@ -570,10 +537,9 @@ class Scheduler:
             run.out.put(_engine_error(error))
 
     def _drop(self, run: _Run) -> None:
-        if run in self._active:
-            self._active.remove(run)
-        elif run in self._waiting:
-            self._waiting.remove(run)
+        for where in (self._active, self._parked, self._waiting):
+            if run in where:
+                where.remove(run)
 
     def _timings(self, run: _Run, kept: int) -> Timings:
         now = time.perf_counter()
@@ -590,10 +556,6 @@ class Scheduler:
             prefill_tps=new / prefill if prefill > 0 and run.first else 0.0,
             decode_tps=(kept - 1) / decode if decode > 0 else 0.0,
         )
-
-
-def _parkable(run: _Run) -> bool:
-    return run.slot is not None and run.out.stalled and run.ahead
 
 
 def _nothing() -> None:

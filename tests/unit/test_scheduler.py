@@ -270,7 +270,7 @@ def test_a_short_prompt_is_not_kept_behind_a_long_one(start):
 
 def drain_nowait(generation):
     out = []
-    while not generation._items.empty():
+    while not generation._channel.items.empty():
         out.append(next(generation))
     return out
 

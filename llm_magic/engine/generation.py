@@ -1,0 +1,122 @@
+"""What flows from the owner thread to the consumer of one job, and back.
+
+Comes in: items of the owner. Goes out: an iterator for the consumer. It must not know slots, models
+or text.
+
+Two objects, because a consumer may simply vanish (an interrupt strikes before anybody holds its
+stream): the owner holds the `Channel` alone, so that the consumer's `Generation` is collected and
+cancels the job.
+"""
+
+import queue
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from ..events import Finish, FinishReason, Prefill, Queued, Token
+from .gate import Gate
+
+Item = Queued | Prefill | Token | Finish
+
+RUN_AHEAD = 4  # tokens that may wait for a consumer; see design: a stop must not waste more work
+PATIENCE = 1.0  # seconds between looks at whether anybody is left to produce
+
+
+class Channel:
+    """The two ends' common state. A field that both sides touch is written by one of them only."""
+
+    __slots__ = ("consumed", "end", "items", "produced", "stalled", "stop")
+
+    def __init__(self) -> None:
+        self.items: queue.SimpleQueue[Item | BaseException] = queue.SimpleQueue()
+        self.produced = 0  # tokens; written by the owner
+        self.consumed = 0  # tokens; written by the consumer
+        self.stalled = False  # written by the owner: it waits until the consumer catches up
+        self.end: Finish | BaseException | None = None  # written by the owner: nothing comes after
+        self.stop: tuple[FinishReason, int | None] | None = None  # written by cancel, once
+
+    @property
+    def ahead(self) -> bool:
+        """As many tokens wait for the consumer as may."""
+        return self.produced - self.consumed >= RUN_AHEAD
+
+    def put(self, item: Item | BaseException) -> None:
+        """Owner only. After an end nothing comes any more."""
+        if self.end is not None:
+            return
+        if isinstance(item, Token):
+            self.produced += 1
+        elif isinstance(item, Finish | BaseException):
+            self.end = item
+        self.items.put(item)
+
+    def halt(self, reason: FinishReason, keep: int | None) -> None:
+        if self.stop is None:
+            self.stop = (reason, keep)
+
+
+class Generation:
+    """The consumer's end of a job. Iterate on one thread; cancel and close from any.
+
+    Dropping the last reference cancels the job.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        wake: Callable[[], None],
+        check: Callable[[], object],
+        gate: Gate,
+    ) -> None:
+        self._channel = channel
+        self._wake = wake
+        self._check = check  # raises when nobody is left to produce
+        self._gate = gate
+        self._done = False
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        if self._done:
+            raise StopIteration
+        item = self._get()
+        if isinstance(item, Token):
+            self._channel.consumed += 1
+            if self._channel.stalled:
+                self._wake()
+        elif isinstance(item, Finish):
+            self._done = True
+        elif isinstance(item, BaseException):
+            self._done = True
+            raise item
+        return item
+
+    def _get(self) -> Item | BaseException:
+        items = self._channel.items
+        try:
+            return items.get_nowait()
+        except queue.Empty:
+            with self._gate.lend():
+                while True:
+                    try:
+                        return items.get(timeout=PATIENCE)
+                    except queue.Empty:
+                        # An interrupt may have struck between queue and caller, and taken the end.
+                        if self._channel.end is not None and items.empty():
+                            return self._channel.end
+                        self._check()
+
+    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
+        """End soon with this reason. keep: count only so many tokens, and drop the rest."""
+        if self._channel.stop is None:
+            self._channel.halt(cast(FinishReason, reason), keep)
+            self._wake()
+
+    def close(self) -> None:
+        """Nobody will read on."""
+        self._done = True
+        self.cancel()
+
+    def __del__(self) -> None:
+        if self._channel.end is None:
+            self.close()
