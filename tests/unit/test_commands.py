@@ -192,37 +192,6 @@ def test_a_branch_from_code(script: Scoring) -> None:
         views.branch(replace(reply, model="gone"), 1)
 
 
-def test_the_live_view_holds_every_token_and_every_branch(script: Scoring) -> None:
-    from llm_magic.ui.explore import Explorer, row
-
-    reply = LLM(script).complete("Hi", logprobs=3)
-    reply = views.branch(views.branch(reply, 1, 2), 2)
-    inner = views.branch(reply.branches[0][1], 3)
-    reply = replace(reply, branches=((1, inner), reply.branches[1]))
-    view = Explorer(reply)
-    assert view.reply == reply
-    titles = [title for title, _ in view.state["views"]]
-    assert titles[0] == "answer"
-    assert len(titles) == 4
-    assert view.state["views"][0][1] == [row(t) for t in reply.tokens]
-    data, _ = view._repr_mimebundle_()
-    assert "text/html" in data
-    assert json.loads(json.dumps(view.state)) == view.state
-    said: list[Any] = []
-    view.send = said.append
-    view._on_message(None, {"t": "nonsense"}, None)
-    view._on_message(None, {"t": "branch", "view": 99, "at": 0, "choice": 0}, None)
-    assert said == []
-    view._work(0, 0, 7)  # there is no eighth alternative: said, not raised
-    assert "RequestError" in said[-1]["note"]
-    view._work(0, 0, 1)
-    assert said[1]["t"] == "open"
-    assert said[-1]["t"] == "end"
-    assert len(view.reply.branches) == 3
-    rows = [r for m in said if m["t"] in ("open", "add") for r in m["rows"]]
-    assert rows == view.state["views"][-1][1]
-
-
 def test_a_choice_is_a_rank_a_text_or_the_next_best() -> None:
     top = (Top(1, b" a", -0.1), Top(2, b" b", -1.0), Top(3, b"c", -2.0))
     reply = Reply(" a", tokens=(Token(1, b" a", -0.1, 1, top),))
