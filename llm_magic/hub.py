@@ -63,8 +63,8 @@ class Hub:
         nothing behind.
         """
         for what, value in (("ctx", ctx), ("slots", slots), ("threads", threads)):
-            if value is not None and (isinstance(value, bool) or value < 1):
-                raise RequestError(f"{what} is {value!r}; it must be 1 or more")
+            if value is not None and (type(value) is not int or value < 1):
+                raise RequestError(f"{what} is {value!r}; it must be a whole number, 1 or more")
         self._after_fork()
         name = str(name or self.default)
         entry = self._named(name)

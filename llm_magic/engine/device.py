@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_magic.errors import CompilerError, DeviceError
+from llm_magic.models.cache import cache_dir
 
 INSTALL_COMPILER = "pip install llm-magic[cpu]"
 SYSTEM = platform.system()
@@ -76,15 +77,6 @@ def building() -> Iterator[None]:
     settings = {"PARALLEL": 0, "BEAM": 0, "NOOPT": 0, "JIT": 1, "CAPTURING": 1, "FLOAT16": 0}
     with Context(**settings, DEFAULT_FLOAT="float32", DEFAULT_INT="int32"):
         yield
-
-
-def cache_folder() -> Path:
-    """Where compiled programs and the compiler's wrapper are kept (LLM_MAGIC_CACHE)."""
-    if chosen := os.environ.get("LLM_MAGIC_CACHE"):
-        return Path(chosen)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("llm_magic"))
 
 
 # ---- the CPU ----
@@ -229,7 +221,7 @@ def _wrapper(command: tuple[Path, Path]) -> Path:
 
 
 def _shared_folder() -> Path:
-    return cache_folder() / "bin"
+    return cache_dir() / "bin"
 
 
 @functools.cache
@@ -297,7 +289,7 @@ def _cache_file() -> Path:
     if chosen := os.environ.get("CACHEDB"):
         path = Path(chosen).absolute()
         return path.with_name(f"{path.stem}-{cpu_hash()}{path.suffix}")
-    return cache_folder() / "tinygrad" / f"{cpu_hash()}.db"
+    return cache_dir() / "tinygrad" / f"{cpu_hash()}.db"
 
 
 class _Connection(sqlite3.Connection):

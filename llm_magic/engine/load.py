@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from ..errors import LLMError, ModelError, NotLoadedError
 from ..events import Progress
+from ..models.cache import cache_dir
 from . import arch, device
 from .forward import Forward
 from .gate import Gate
@@ -132,7 +131,7 @@ class Engine:
                 gguf.metadata, {name: t.shape for name, t in gguf.tensors.items()}
             )
             tokenizer = build_tokenizer(
-                gguf.metadata, cache_dir=_cache_dir(), configs=_configs(self.path)
+                gguf.metadata, cache_dir=cache_dir() / "tokenizers", configs=_configs(self.path)
             )
             forward = self._forward(gguf, config, where)
             return Loaded(
@@ -161,11 +160,6 @@ class Engine:
         from .model import Portable
 
         return Portable(gguf, config, n_ctx, self.options.n_slots, where.name, self.gate, self._say)
-
-
-def _cache_dir() -> Path:
-    root = os.environ.get("LLM_MAGIC_CACHE") or platformdirs.user_cache_dir("llm_magic")
-    return Path(root) / "tokenizers"
 
 
 def _bulky(value: Any) -> bool:

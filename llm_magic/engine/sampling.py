@@ -76,6 +76,7 @@ def check(sampling: Sampling) -> None:
         ("repeat_last_n", s.repeat_last_n, lambda v: v >= -1, "-1 (all), 0 (off) or a count"),
         ("max_tokens", s.max_tokens, lambda v: v >= 0, "0 or more"),
         ("min_tokens", s.min_tokens, lambda v: v >= 0, "0 or more"),
+        ("seed", s.seed, lambda v: v >= 0, "0 or more"),
         ("temperature", s.temperature, np.isfinite, "a finite number"),
         ("frequency_penalty", s.frequency_penalty, np.isfinite, "a finite number"),
         ("presence_penalty", s.presence_penalty, np.isfinite, "a finite number"),

