@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from ..events import (
     CallDelta,
@@ -149,6 +149,14 @@ class Reply:
     def to_frame(self) -> Any:
         """One row per token as a pandas DataFrame (a list of dicts without pandas)."""
         return _views().to_frame(self)
+
+    def branch(self, i: int, alternative: Any = None, **options: Any) -> "Reply":
+        """This reply, with what follows another token at i kept in its `branches`.
+
+        alternative: a token's id or text, or None for the most likely other one. The model must be
+        loaded; the common prefix comes from its KV cache.
+        """
+        return cast("Reply", _views().branch(self, i, alternative, **options))
 
     def explore(self) -> Any:
         """The live view: hover, keyboard, branching."""
