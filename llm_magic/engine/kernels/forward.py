@@ -38,6 +38,8 @@ FEW_ROWS = 32  # logits of so many rows stay allocated; more are given back afte
 
 def supports(gguf: GGUF, config: Config) -> str | None:
     """Why the kernels cannot evaluate this model on this machine, or None if they can."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return "this system has no private anonymous mappings"
     if not usable(device.cpu_features()):
         return "this CPU lacks the instructions of every kernel variant"
     if config.head_dim > lay.MAX_HEAD:
@@ -74,7 +76,7 @@ class KernelForward:
         self.config, self._n_ctx, self._n_slots = config, n_ctx, n_slots
         forced = target or os.environ.get("LLM_MAGIC_KERNEL") or None
         self.target: Target = choose(device.cpu_features(), forced)
-        self._closed = False
+        self._closed = self._many = False
         report = on_progress or (lambda stage, done, total: None)
 
         def read(name: str) -> npt.NDArray[np.float32]:
@@ -130,6 +132,9 @@ class KernelForward:
         """See `Forward.step`. The result is a view of memory that the next step overwrites."""
         n, m, words = len(tokens), len(want), self._words
         self._check(tokens, slots, positions, want)
+        if self._many and m <= FEW_ROWS:
+            self._logits.discard(FEW_ROWS * self._row * 4)
+        self._many = m > FEW_ROWS
         words[0], words[1], words[2] = COMMANDS["step"], n, m
         at = lay.JOB_HEAD
         for rows in (tokens, slots, positions, want):

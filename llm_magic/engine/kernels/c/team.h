@@ -15,7 +15,11 @@ typedef struct {
   i32 spin;                                  // thousands of ticks that an idle helper spins
   void (*fn)(void *, int);
   void *arg;
+  u64 solo_until __attribute__((aligned(64)));  // the caller's own: see `stalled`
+  u64 penalty;
 } team_t;
+
+#define MILLISECOND 3000000ull  // in ticks, roughly
 
 #if defined(LINUX) && defined(__x86_64__)
 static long syscall4(long n, long a, long b, long c, long d) {
@@ -58,9 +62,18 @@ INLINE int take_task(team_t *t) {
   return 0;
 }
 
+// The caller waited for a helper that the system had put aside in the middle of a task: more threads
+// want to run than there are cores. Then they cost more than they give, and the caller works alone for
+// a while; longer if it happens again soon after.
+static void stalled(team_t *t, u64 now) {
+  const int soon = t->penalty && now - t->solo_until < MAX(4 * t->penalty, 100 * MILLISECOND);
+  t->penalty = soon ? MIN(2 * t->penalty, 500 * MILLISECOND) : 8 * MILLISECOND;
+  t->solo_until = now + t->penalty;
+}
+
 // Runs fn(arg, 0 .. count-1), on the helpers too. count <= 65535.
 static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
-  if (count <= 1 || !t->helpers) {
+  if (count <= 1 || !t->helpers || ticks() < t->solo_until) {
     for (int i = 0; i < count; i++) fn(arg, i);
     return;
   }
@@ -70,11 +83,17 @@ static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
   __atomic_exchange_n(&t->ticket, next, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&t->sleepers, __ATOMIC_SEQ_CST))
     syscall4(SYS_FUTEX, (long)sequence_word(t), FUTEX_WAKE_PRIVATE, count - 1, 0);
-  while (take_task(t)) {}
-  for (int spins = 0; __atomic_load_n(&t->done, __ATOMIC_ACQUIRE) != count; spins++) {
+  const u64 began = ticks();
+  int own = 0;
+  while (take_task(t)) own++;
+  const u64 idle = ticks();
+  // A helper's last task should end within a few times what ours took.
+  const u64 patience = MAX(4 * (idle - began) / MAX(own, 1), MILLISECOND / 10);
+  for (int patient = 1; __atomic_load_n(&t->done, __ATOMIC_ACQUIRE) != count;) {
     pause();
-    // The helper that we wait for may need this very core.
-    if (spins > 2000) syscall4(SYS_YIELD, 0, 0, 0, 0);
+    if (ticks() - idle < patience) continue;
+    if (patient) stalled(t, ticks()), patient = 0;
+    syscall4(SYS_YIELD, 0, 0, 0, 0);  // it may need this very core
   }
 }
 
