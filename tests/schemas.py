@@ -27,12 +27,28 @@ def obj(required: str = "", **properties: Any) -> dict[str, Any]:
 
 STRING, INTEGER, NUMBER, BOOLEAN = ({"type": t} for t in ("string", "integer", "number", "boolean"))
 DEFS = {
-    "address": obj("street city", street=STRING, city=STRING, zip={"type": "string", "pattern": r"^\d{5}$"}),
-    "node": obj("value", value=INTEGER, next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}),
-    "tree": obj("name", name=STRING, children={"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 3}),
-    "even": {"type": "object", "properties": {"odd": {"$ref": "#/$defs/odd"}}, "additionalProperties": False},
-    "odd": {"type": "object", "properties": {"even": {"$ref": "#/$defs/even"}}, "additionalProperties": False},
-}  # fmt: skip
+    "address": obj(
+        "street city", street=STRING, city=STRING, zip={"type": "string", "pattern": r"^\d{5}$"}
+    ),
+    "node": obj(
+        "value", value=INTEGER, next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
+    ),
+    "tree": obj(
+        "name",
+        name=STRING,
+        children={"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 3},
+    ),
+    "even": {
+        "type": "object",
+        "properties": {"odd": {"$ref": "#/$defs/odd"}},
+        "additionalProperties": False,
+    },
+    "odd": {
+        "type": "object",
+        "properties": {"even": {"$ref": "#/$defs/even"}},
+        "additionalProperties": False,
+    },
+}
 
 
 def with_defs(schema: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -53,119 +69,342 @@ def options(*values: Any) -> dict[str, Any]:
 
 
 TOOL_ARGUMENTS = {
-    "weather": obj("city", city={"type": "string", "description": "City and country"},
-                   unit={"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"}),
-    "search": obj("query", query={"type": "string", "minLength": 1, "maxLength": 200},
-                  limit={"type": "integer", "minimum": 1, "maximum": 100}, safe=BOOLEAN),
-    "send mail": obj("to subject", to=array({"type": "string", "format": "email"}, 1, 5),
-                     subject=STRING, body=STRING, urgent=BOOLEAN),
-    "calendar": obj("*", title=STRING, start={"type": "string", "format": "date-time"},
-                    minutes={"type": "integer", "multipleOf": 15, "minimum": 15, "maximum": 480}),
+    "weather": obj(
+        "city",
+        city={"type": "string", "description": "City and country"},
+        unit={"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"},
+    ),
+    "search": obj(
+        "query",
+        query={"type": "string", "minLength": 1, "maxLength": 200},
+        limit={"type": "integer", "minimum": 1, "maximum": 100},
+        safe=BOOLEAN,
+    ),
+    "send mail": obj(
+        "to subject",
+        to=array({"type": "string", "format": "email"}, 1, 5),
+        subject=STRING,
+        body=STRING,
+        urgent=BOOLEAN,
+    ),
+    "calendar": obj(
+        "*",
+        title=STRING,
+        start={"type": "string", "format": "date-time"},
+        minutes={"type": "integer", "multipleOf": 15, "minimum": 15, "maximum": 480},
+    ),
     "sql": obj("*", query={"type": "string", "pattern": "^(SELECT|WITH) "}),
     "shell": obj("command", command=array(STRING, 1), timeout={"type": ["number", "null"]}),
     "no arguments": obj(),
-    "file edit": obj("path edits", path={"type": "string", "minLength": 1},
-                     edits=array(obj("*", line={"type": "integer", "minimum": 1}, text=STRING), 1, 4)),
-    "convert": obj("*", amount={"type": "number", "exclusiveMinimum": 0},
-                   source={"type": "string", "pattern": "^[A-Z]{3}$"}, target={"type": "string", "pattern": "^[A-Z]{3}$"}),
-    "filter": obj("where", where={"anyOf": [obj("*", equals=STRING), obj("*", between=array(NUMBER, 2, 2))]}),
-}  # fmt: skip
+    "file edit": obj(
+        "path edits",
+        path={"type": "string", "minLength": 1},
+        edits=array(obj("*", line={"type": "integer", "minimum": 1}, text=STRING), 1, 4),
+    ),
+    "convert": obj(
+        "*",
+        amount={"type": "number", "exclusiveMinimum": 0},
+        source={"type": "string", "pattern": "^[A-Z]{3}$"},
+        target={"type": "string", "pattern": "^[A-Z]{3}$"},
+    ),
+    "filter": obj(
+        "where", where={"anyOf": [obj("*", equals=STRING), obj("*", between=array(NUMBER, 2, 2))]}
+    ),
+}
 PAYLOADS = {
-    "user": obj("id email", id={"type": "string", "format": "uuid"}, email={"type": "string", "format": "email"},
-                name={"type": ["string", "null"]}, roles=array(options("admin", "editor", "reader"), 0, 3)),
-    "order": with_defs(obj("*", number={"type": "string", "pattern": "^ORD-[0-9]{6}$"}, ship_to=ref("address"),
-                           lines=array(obj("*", sku=STRING, quantity={"type": "integer", "minimum": 1}), 1, 5)), "address"),
+    "user": obj(
+        "id email",
+        id={"type": "string", "format": "uuid"},
+        email={"type": "string", "format": "email"},
+        name={"type": ["string", "null"]},
+        roles=array(options("admin", "editor", "reader"), 0, 3),
+    ),
+    "order": with_defs(
+        obj(
+            "*",
+            number={"type": "string", "pattern": "^ORD-[0-9]{6}$"},
+            ship_to=ref("address"),
+            lines=array(obj("*", sku=STRING, quantity={"type": "integer", "minimum": 1}), 1, 5),
+        ),
+        "address",
+    ),
     "point": obj("*", type={"const": "Point"}, coordinates=array(NUMBER, 2, 3)),
-    "geometry": {"oneOf": [obj("*", type={"const": "Point"}, at=array(NUMBER, 2, 2)),
-                           obj("*", type={"const": "Line"}, points=array(array(NUMBER, 2, 2), 2, 4))]},
-    "chat message": obj("role content", role=options("system", "user", "assistant"),
-                        content={"anyOf": [STRING, array(obj("*", type={"const": "text"}, text=STRING), 1, 3)]}),
-    "usage": obj("*", prompt={"type": "integer", "minimum": 0}, completion={"type": "integer", "minimum": 0}),
-    "page": obj("items", items=array(obj("id", id=INTEGER, tags=array(STRING, 0, 3)), 0, 4), next={"type": ["string", "null"]}),
-    "event": obj("*", at={"type": "string", "format": "date-time"}, kind=options("click", "view"), value={}),
-    "error": obj("code message", code={"type": "integer", "minimum": 400, "maximum": 599}, message=STRING,
-                 details={"type": "object", "additionalProperties": STRING}),
-    "money": obj("*", amount={"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 1000}, currency={"const": "EUR"}),
-    "network": obj("*", host={"type": "string", "format": "hostname"}, v4={"type": "string", "format": "ipv4"},
-                   v6={"type": "string", "format": "ipv6"}, url={"type": "string", "format": "uri"}),
-    "openapi nullable": {"type": "object", "properties": {"a": {"type": "string", "nullable": True, "example": "x"}}},
-    "hal links": {"type": "object", "patternProperties": {"^[a-z]+$": obj("*", href=STRING)}, "additionalProperties": False},
-    "json rpc": {"type": "object", "required": ["jsonrpc", "method"],
-                 "properties": {"jsonrpc": {"const": "2.0"}, "method": STRING, "params": {"type": ["array", "object"]},
-                                "id": {"type": ["string", "integer", "null"]}}},
-    "discriminated": {"oneOf": [ref("cat"), ref("dog")], "discriminator": {"propertyName": "kind"},
-                      "$defs": {"cat": obj("*", kind={"const": "cat"}, lives=INTEGER), "dog": obj("*", kind={"const": "dog"}, good=BOOLEAN)}},
-    "extraction": obj("*", people=array(obj("name", name=STRING, age={"type": ["integer", "null"], "minimum": 0, "maximum": 130}), 0, 4),
-                      sentiment={"type": "number", "minimum": -1, "maximum": 1}),
-}  # fmt: skip
+    "geometry": {
+        "oneOf": [
+            obj("*", type={"const": "Point"}, at=array(NUMBER, 2, 2)),
+            obj("*", type={"const": "Line"}, points=array(array(NUMBER, 2, 2), 2, 4)),
+        ]
+    },
+    "chat message": obj(
+        "role content",
+        role=options("system", "user", "assistant"),
+        content={"anyOf": [STRING, array(obj("*", type={"const": "text"}, text=STRING), 1, 3)]},
+    ),
+    "usage": obj(
+        "*", prompt={"type": "integer", "minimum": 0}, completion={"type": "integer", "minimum": 0}
+    ),
+    "page": obj(
+        "items",
+        items=array(obj("id", id=INTEGER, tags=array(STRING, 0, 3)), 0, 4),
+        next={"type": ["string", "null"]},
+    ),
+    "event": obj(
+        "*", at={"type": "string", "format": "date-time"}, kind=options("click", "view"), value={}
+    ),
+    "error": obj(
+        "code message",
+        code={"type": "integer", "minimum": 400, "maximum": 599},
+        message=STRING,
+        details={"type": "object", "additionalProperties": STRING},
+    ),
+    "money": obj(
+        "*",
+        amount={"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 1000},
+        currency={"const": "EUR"},
+    ),
+    "network": obj(
+        "*",
+        host={"type": "string", "format": "hostname"},
+        v4={"type": "string", "format": "ipv4"},
+        v6={"type": "string", "format": "ipv6"},
+        url={"type": "string", "format": "uri"},
+    ),
+    "openapi nullable": {
+        "type": "object",
+        "properties": {"a": {"type": "string", "nullable": True, "example": "x"}},
+    },
+    "hal links": {
+        "type": "object",
+        "patternProperties": {"^[a-z]+$": obj("*", href=STRING)},
+        "additionalProperties": False,
+    },
+    "json rpc": {
+        "type": "object",
+        "required": ["jsonrpc", "method"],
+        "properties": {
+            "jsonrpc": {"const": "2.0"},
+            "method": STRING,
+            "params": {"type": ["array", "object"]},
+            "id": {"type": ["string", "integer", "null"]},
+        },
+    },
+    "discriminated": {
+        "oneOf": [ref("cat"), ref("dog")],
+        "discriminator": {"propertyName": "kind"},
+        "$defs": {
+            "cat": obj("*", kind={"const": "cat"}, lives=INTEGER),
+            "dog": obj("*", kind={"const": "dog"}, good=BOOLEAN),
+        },
+    },
+    "extraction": obj(
+        "*",
+        people=array(
+            obj(
+                "name", name=STRING, age={"type": ["integer", "null"], "minimum": 0, "maximum": 130}
+            ),
+            0,
+            4,
+        ),
+        sentiment={"type": "number", "minimum": -1, "maximum": 1},
+    ),
+}
 CONFIGURATION = {
-    "service": obj("image", image=STRING, ports=array({"type": "string", "pattern": r"^\d+:\d+$"}, 0, 3),
-                   environment={"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
-                   restart=options("no", "always", "on-failure")),
-    "package": obj("name version", name={"type": "string", "pattern": "^[a-z][a-z0-9-]*$"},
-                   version={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"}, private=BOOLEAN,
-                   dependencies={"type": "object", "additionalProperties": STRING}),
-    "conditional": {"type": "object", "properties": {"kind": options("tcp", "unix"), "port": INTEGER, "path": STRING}, "required": ["kind"],
-                    "if": {"properties": {"kind": {"const": "tcp"}}}, "then": {"required": ["port"]}, "else": {"required": ["path"]}},
-    "dependent": {"type": "object", "properties": {"user": STRING, "password": STRING}, "dependentRequired": {"user": ["password"]}},
-    "old dependencies": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
-                         "properties": {"a": INTEGER, "b": INTEGER}, "dependencies": {"a": ["b"]}},
-    "names": {"type": "object", "propertyNames": {"pattern": "^[a-z_]+$"}, "additionalProperties": INTEGER},
-    "sized": {"type": "object", "properties": {"a": STRING, "b": STRING, "c": STRING}, "minProperties": 2, "maxProperties": 2},
-    "tuple": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array",
-              "items": [STRING, INTEGER], "additionalItems": False, "minItems": 2},
+    "service": obj(
+        "image",
+        image=STRING,
+        ports=array({"type": "string", "pattern": r"^\d+:\d+$"}, 0, 3),
+        environment={
+            "type": "object",
+            "additionalProperties": {"type": ["string", "number", "null"]},
+        },
+        restart=options("no", "always", "on-failure"),
+    ),
+    "package": obj(
+        "name version",
+        name={"type": "string", "pattern": "^[a-z][a-z0-9-]*$"},
+        version={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+        private=BOOLEAN,
+        dependencies={"type": "object", "additionalProperties": STRING},
+    ),
+    "conditional": {
+        "type": "object",
+        "properties": {"kind": options("tcp", "unix"), "port": INTEGER, "path": STRING},
+        "required": ["kind"],
+        "if": {"properties": {"kind": {"const": "tcp"}}},
+        "then": {"required": ["port"]},
+        "else": {"required": ["path"]},
+    },
+    "dependent": {
+        "type": "object",
+        "properties": {"user": STRING, "password": STRING},
+        "dependentRequired": {"user": ["password"]},
+    },
+    "old dependencies": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"a": INTEGER, "b": INTEGER},
+        "dependencies": {"a": ["b"]},
+    },
+    "names": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z_]+$"},
+        "additionalProperties": INTEGER,
+    },
+    "sized": {
+        "type": "object",
+        "properties": {"a": STRING, "b": STRING, "c": STRING},
+        "minProperties": 2,
+        "maxProperties": 2,
+    },
+    "tuple": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "array",
+        "items": [STRING, INTEGER],
+        "additionalItems": False,
+        "minItems": 2,
+    },
     "prefix": {"type": "array", "prefixItems": [STRING, BOOLEAN], "items": INTEGER},
-    "old exclusive": {"$schema": "http://json-schema.org/draft-04/schema#", "type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 9},
+    "old exclusive": {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "type": "number",
+        "minimum": 0,
+        "exclusiveMinimum": True,
+        "maximum": 9,
+    },
     "matrix": array(array(INTEGER, 2, 2), 2, 2),
     "modes": {"type": "array", "items": options("r", "w", "x"), "uniqueItems": True, "minItems": 1},
-    "merged": {"allOf": [{"type": "object", "properties": {"a": INTEGER}, "required": ["a"]}, {"properties": {"b": STRING}, "required": ["b"]}]},
+    "merged": {
+        "allOf": [
+            {"type": "object", "properties": {"a": INTEGER}, "required": ["a"]},
+            {"properties": {"b": STRING}, "required": ["b"]},
+        ]
+    },
     "not null": {"not": {"type": "null"}},
     "excluded name": {"type": "string", "not": {"enum": ["root", "admin"]}},
     "contains": {"type": "array", "items": INTEGER, "contains": {"minimum": 100}},
-    "only declared": {"type": "object", "properties": {"a": INTEGER}, "unevaluatedProperties": False},
-    "inherited": {"allOf": [{"$ref": "#/$defs/base"}], "type": "object", "properties": {"b": STRING}, "unevaluatedProperties": False,
-                  "$defs": {"base": {"type": "object", "properties": {"a": INTEGER}, "required": ["a"]}}},
+    "only declared": {
+        "type": "object",
+        "properties": {"a": INTEGER},
+        "unevaluatedProperties": False,
+    },
+    "inherited": {
+        "allOf": [{"$ref": "#/$defs/base"}],
+        "type": "object",
+        "properties": {"b": STRING},
+        "unevaluatedProperties": False,
+        "$defs": {"base": {"type": "object", "properties": {"a": INTEGER}, "required": ["a"]}},
+    },
     "anchor": {"$ref": "#it", "$defs": {"x": {"$anchor": "it", "type": "boolean"}}},
-    "own address": {"$id": "https://example.org/a", "$ref": "a#/definitions/x", "definitions": {"x": INTEGER}},
-}  # fmt: skip
+    "own address": {
+        "$id": "https://example.org/a",
+        "$ref": "a#/definitions/x",
+        "definitions": {"x": INTEGER},
+    },
+}
 RECURSIVE = {
     "list": with_defs(ref("node"), "node"),
     "tree": with_defs(ref("tree"), "tree"),
     "mutual": with_defs(ref("even"), "even", "odd"),
-    "itself": {"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": False},
+    "itself": {
+        "type": "object",
+        "properties": {"next": {"$ref": "#"}},
+        "additionalProperties": False,
+    },
     "json": {},
     "true": True,
-    "expression": {"anyOf": [NUMBER, obj("*", op=options("+", "*"), args=array({"$ref": "#"}, 2, 2))]},
-    "menu": {"type": "array", "maxItems": 3, "items": obj("label", label=STRING, items={"$ref": "#"})},
-}  # fmt: skip
+    "expression": {
+        "anyOf": [NUMBER, obj("*", op=options("+", "*"), args=array({"$ref": "#"}, 2, 2))]
+    },
+    "menu": {
+        "type": "array",
+        "maxItems": 3,
+        "items": obj("label", label=STRING, items={"$ref": "#"}),
+    },
+}
 TEXTS = {
-    **{f"format {name}": {"type": "string", "format": name} for name in (
-        "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
-        "uri-reference", "json-pointer", "regex", "idn-email", "password", "x-own")},
-    **{f"pattern {p}": {"type": "string", "pattern": p} for p in (
-        "^[a-z]+$", r"^\d{3}-\d{4}$", "a|b", "^(foo|bar)(baz)?$", r"^\S+@\S+$", "[0-9]", "^$", r"^[^\n]{1,20}$",
-        r"^#(?:[0-9a-fA-F]{3}){1,2}$", r"^v\d+(\.\d+){0,2}$", r"^\w+$", "é+", "^😀{1,2}$", r"^a\\!$")},
-    "short": {"type": "string", "maxLength": 3}, "empty": {"type": "string", "maxLength": 0},
+    **{
+        f"format {name}": {"type": "string", "format": name}
+        for name in (
+            "date-time",
+            "date",
+            "time",
+            "duration",
+            "email",
+            "hostname",
+            "ipv4",
+            "ipv6",
+            "uuid",
+            "uri",
+            "uri-reference",
+            "json-pointer",
+            "regex",
+            "idn-email",
+            "password",
+            "x-own",
+        )
+    },
+    **{
+        f"pattern {p}": {"type": "string", "pattern": p}
+        for p in (
+            "^[a-z]+$",
+            r"^\d{3}-\d{4}$",
+            "a|b",
+            "^(foo|bar)(baz)?$",
+            r"^\S+@\S+$",
+            "[0-9]",
+            "^$",
+            r"^[^\n]{1,20}$",
+            r"^#(?:[0-9a-fA-F]{3}){1,2}$",
+            r"^v\d+(\.\d+){0,2}$",
+            r"^\w+$",
+            "é+",
+            "^😀{1,2}$",
+            r"^a\\!$",
+        )
+    },
+    "short": {"type": "string", "maxLength": 3},
+    "empty": {"type": "string", "maxLength": 0},
     "exact": {"type": "string", "minLength": 5, "maxLength": 5},
-    "either": {"type": ["string", "null"], "maxLength": 8}, "mixed": options("a", 1, None, True, 2.5, {"k": [1]}),
-    "constant": {"const": {"a": [1, 2, {"b": None}]}}, "quotes": options('"', "\\", "\n", "\u2028", "</script>"),
-}  # fmt: skip
+    "either": {"type": ["string", "null"], "maxLength": 8},
+    "mixed": options("a", 1, None, True, 2.5, {"k": [1]}),
+    "constant": {"const": {"a": [1, 2, {"b": None}]}},
+    "quotes": options('"', "\\", "\n", "\u2028", "</script>"),
+}
 # Each with the path that the error names.
 REFUSED = {
-    "look-ahead": ({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?!x)"}}}, "#/properties/a/pattern"),
-    "back reference": ({"type": "array", "items": {"type": "string", "pattern": r"(a)\1"}}, "#/items/pattern"),
+    "look-ahead": (
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?!x)"}}},
+        "#/properties/a/pattern",
+    ),
+    "back reference": (
+        {"type": "array", "items": {"type": "string", "pattern": r"(a)\1"}},
+        "#/items/pattern",
+    ),
     "broken pattern": ({"type": "string", "pattern": "["}, "#/pattern"),
-    "misspelt": ({"type": "object", "properties": {"a": {"type": "string", "maxLenght": 3}}}, "#/properties/a/maxLenght"),
+    "misspelt": (
+        {"type": "object", "properties": {"a": {"type": "string", "maxLenght": 3}}},
+        "#/properties/a/maxLenght",
+    ),
     "unique": ({"type": "array", "items": STRING, "uniqueItems": True}, "#/uniqueItems"),
     "overlap": ({"oneOf": [NUMBER, INTEGER]}, "#/oneOf"),
-    "nowhere": ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "#/properties/a/$ref"),
+    "nowhere": (
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
+        "#/properties/a/$ref",
+    ),
     "far away": ({"$ref": "https://example.org/other.json"}, "#/$ref"),
     "not pattern": ({"not": {"pattern": "^a"}}, "#/not"),
     "counted": ({"type": "array", "contains": INTEGER, "maxContains": 2}, "#/maxContains"),
-    "impossible": ({"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}}}, "#/properties/a"),
+    "impossible": (
+        {
+            "type": "object",
+            "required": ["a"],
+            "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}},
+        },
+        "#/properties/a",
+    ),
     "nothing": (False, "#"),
     "no type": ({"type": "text"}, "#/type"),
-}  # fmt: skip
+}
 BY_HAND: dict[str, Any] = {**TOOL_ARGUMENTS, **PAYLOADS, **CONFIGURATION, **RECURSIVE, **TEXTS}
 
 # ----------------------------------------------------------------------------- generated
@@ -188,22 +427,33 @@ class _Maker:
 
     def string(self, depth: int) -> Any:
         low = self.rng.randrange(4)
-        extra = self.rng.choice([
-            {}, {"minLength": low}, {"maxLength": low + 3}, {"minLength": low, "maxLength": low + 5},
-            {"pattern": self.rng.choice(["^[a-f]*$", r"\d", "^x|y$", r"^[A-Z][a-z]{1,4}$"])},
-            {"format": self.rng.choice(["date", "time", "uuid", "ipv4", "email", "byte"])},
-            {"contentEncoding": "base64"},
-        ])  # fmt: skip
+        extra = self.rng.choice(
+            [
+                {},
+                {"minLength": low},
+                {"maxLength": low + 3},
+                {"minLength": low, "maxLength": low + 5},
+                {"pattern": self.rng.choice(["^[a-f]*$", r"\d", "^x|y$", r"^[A-Z][a-z]{1,4}$"])},
+                {"format": self.rng.choice(["date", "time", "uuid", "ipv4", "email", "byte"])},
+                {"contentEncoding": "base64"},
+            ]
+        )
         return {"type": "string", **extra}
 
     def number(self, depth: int) -> Any:
         a = self.rng.randrange(-50, 50)
         kind = self.rng.choice(["integer", "number"])
-        extra = self.rng.choice([
-            {}, {"minimum": a}, {"maximum": a}, {"minimum": a, "maximum": a + 10},
-            {"exclusiveMinimum": a, "exclusiveMaximum": a + 10}, {"multipleOf": self.rng.choice([1, 5, 7])},
-            {"minimum": 0, "maximum": 100, "multipleOf": 10},
-        ])  # fmt: skip
+        extra = self.rng.choice(
+            [
+                {},
+                {"minimum": a},
+                {"maximum": a},
+                {"minimum": a, "maximum": a + 10},
+                {"exclusiveMinimum": a, "exclusiveMaximum": a + 10},
+                {"multipleOf": self.rng.choice([1, 5, 7])},
+                {"minimum": 0, "maximum": 100, "multipleOf": 10},
+            ]
+        )
         return {"type": kind, **extra}
 
     def simple(self, depth: int) -> Any:
@@ -304,9 +554,11 @@ class _Maker:
             return {"not": {"type": ["object", "array", "string"]}}
         kinds = {"enum": ["one", "two"]}
         return {
-            **{"type": "object", "properties": {"kind": kinds, "n": INTEGER}, "required": ["kind"]},
-            **{"if": {"properties": {"kind": {"const": "one"}}, "required": ["kind"]}},
-            **{"then": {"required": ["n"]}},
+            "type": "object",
+            "properties": {"kind": kinds, "n": INTEGER},
+            "required": ["kind"],
+            "if": {"properties": {"kind": {"const": "one"}}, "required": ["kind"]},
+            "then": {"required": ["n"]},
         }
 
 
@@ -356,13 +608,21 @@ def shipped(limit: int = 100_000) -> Iterator[tuple[str, Any]]:
 # ----------------------------------------------------------------------------- random walks
 
 END = 256
-_PIECES = (
-    '{"|":|, "|"}|": "|":[|"]|],|},|null|true|false|12|0.5|-1|  |\n  |the| the|name|"name"|ing|20|-01|T1|:00|é|ü|'
-    "a@|.org|http://|\\n|\\u00|e9|kind|value|one|two"
-).split("|")
+_TEXT = """{"|":|, "|"}|": "|":[|"]|],|},|null|true|false|12|0.5|-1|  |~  |the| the|name|"name"|ing|
+20|-01|T1|:00|é|ü|a@|.org|http://|\\n|\\u00|e9|kind|value|one|two"""
+_PIECES = [piece.replace("~", "\n") for piece in _TEXT.replace("\n", "").split("|")]
 _BYTES = [bytes([i]) for i in range(256)]
 # The last two are the halves of an emoji: tokens need not be whole characters.
-TOKENS = [*_BYTES, b"<end>", *(p.encode() for p in _PIECES), b"\xf0\x9f", b"\x98\x80", b"<think>", b"</think>", b"<tool_call>"]  # fmt: skip
+TOKENS = [
+    *_BYTES,
+    b"<end>",
+    *(p.encode() for p in _PIECES),
+    b"\xf0\x9f",
+    b"\x98\x80",
+    b"<think>",
+    b"</think>",
+    b"<tool_call>",
+]
 CONTROLS = frozenset({END, len(TOKENS) - 1})
 
 

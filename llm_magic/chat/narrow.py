@@ -109,7 +109,7 @@ def narrowed(schema: Any) -> Node:
     job = _Narrowing(schema)
     out = job.node(schema, (), job.resolver, alone=True)
     if out is False:
-        raise SchemaError("no value is valid under this schema", "#")
+        raise SchemaError("no value is valid under the schema at #", "#")
     if job.defs:
         out = {**out, "$defs": job.defs}
     return cast(Node, out)
@@ -314,6 +314,7 @@ class _Part:
         """Each option narrowed so that no value of it is valid under another; those that cannot be
         are left out. With none left it is refused."""
         parts = []
+        options = [self._typed(option) for option in options]
         for i, option in enumerate(options):
             part = self.child(option, "oneOf", i, alone=self.passes)
             others = [o for j, o in enumerate(options) if j != i]
@@ -325,6 +326,13 @@ class _Part:
         if not parts:
             raise self.refuse("oneOf", "its options overlap, and cannot be told apart; use anyOf")
         return _any_of(parts)
+
+    def _typed(self, option: Any) -> Any:
+        """An option that says nothing of its type, with that of the whole."""
+        silent = isinstance(option, dict) and not {"type", "$ref", "enum", "const"} & option.keys()
+        if silent and "type" in self.given and KEYWORDS & option.keys():
+            return {"type": self.given["type"], **option}
+        return option
 
     def _apart(self, part: Any, others: Sequence[Any]) -> Any:
         for other in others:
@@ -520,8 +528,10 @@ class _Part:
                 raise self.refuse(
                     "unevaluatedProperties", "beside other schemas of the same object"
                 )
-            for name in self._evaluated(given):
-                properties.setdefault(name, self.job.any(self.alone))
+            own = dict(properties)
+            properties.clear()  # what is inherited comes first
+            properties.update({n: self.job.any(self.alone) for n in self._evaluated(given)})
+            properties.update(own)
             return False
         unlisted = set(given.get("required", ())) - properties.keys()
         closes = self.alone and properties and not patterned and not unlisted and rest is None
@@ -544,7 +554,7 @@ class _Part:
         parts = [*schema.get("allOf", ())]
         if "$ref" in schema:
             parts.append(self._look({"$ref": schema["$ref"]}))
-        return names + [name for part in parts for name in self._evaluated(part)]
+        return [name for part in parts for name in self._evaluated(part)] + names
 
     def _names(self, properties: Node, patterns: Node, others: Any) -> tuple[Node, Node, Any]:
         """propertyNames: names that are listed are checked here, all others by a pattern."""
