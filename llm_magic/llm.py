@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from .chat.interrupts import immediate
 from .chat.reply import Fold, Reply
 from .chat.schema import as_schema
 from .chat.stream import drained, interruptible, reply_of
@@ -153,7 +154,8 @@ def _heard(stream: Stream, on_delta: Callable[[Delta | CallDelta], Any]) -> Repl
             if not isinstance(event, Delta | CallDelta):
                 continue
             try:
-                answer = on_delta(event)
+                with immediate():
+                    answer = on_delta(event)
             except Exception as e:
                 stream.cancel()
                 for rest in stream:  # until the engine has stopped

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 from ..errors import EngineError, Interrupted, LLMError
 from ..events import Delta, Event, Finish, Prefill, Progress, Queued, Token
 from ..provider import Stream
+from .interrupts import deferred
 from .reply import Fold, Reply
 from .router import Router
 
@@ -171,26 +172,28 @@ def interruptible(stream: Stream) -> Iterator[Event]:
     """The stream's events on the main thread, with Ctrl-C (or the stop button) handled.
 
     The first interrupt cancels the stream; its last events still come, and after them `Interrupted`
-    is raised with the partial reply. A second interrupt raises at once.
+    is raised with the partial reply. A second interrupt raises at once. None gets lost, and none
+    raises in the middle of what the reader of these events does with one (see interrupts.py).
     """
     interrupted = False
     events = iter(stream)
-    while True:
-        try:
-            event = next(events)
-        except StopIteration:
-            break
-        except KeyboardInterrupt as e:
-            if interrupted:
-                stream.close()
-                raise _interrupted(stream) from None
-            if isinstance(e, Interrupted):
-                raise
-            interrupted = True
-            stream.cancel("interrupted")
-            continue
-        yield event
-    if interrupted:
+    with deferred(lambda: stream.cancel("interrupted")) as interrupts:
+        while True:
+            try:
+                event = next(events)
+            except StopIteration:
+                break
+            except KeyboardInterrupt as e:  # the second, or the first while a tool ran
+                if interrupted or interrupts.struck:
+                    stream.close()
+                    raise _interrupted(stream) from None
+                if isinstance(e, Interrupted):
+                    raise
+                interrupted = True
+                stream.cancel("interrupted")
+                continue
+            yield event
+    if interrupted or interrupts.struck:
         raise _interrupted(stream)
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..events import ToolCall, ToolRecord
+from .interrupts import immediate
 from .schema import to_json
 from .syntax import call_arguments
 from .tools import Tool
@@ -124,8 +125,9 @@ def run_call(
         )  # fmt: skip
 
     try:
-        if (tool := _prepared(call, tools, approve, out)) is not None:
-            _run(tool, out, printed, tool.timeout or timeout, halt or Halt())
+        with immediate():  # an interrupt ends what the user's code does
+            if (tool := _prepared(call, tools, approve, out)) is not None:
+                _run(tool, out, printed, tool.timeout or timeout, halt or Halt())
     except KeyboardInterrupt as e:
         out.status, out.result = "interrupted", "The call was interrupted."
         out.error = "KeyboardInterrupt"

@@ -1,0 +1,75 @@
+"""Ctrl-C (or the stop button) on the main thread, put off to where it does no harm.
+
+Comes in: what an interrupt shall do. Goes out: context managers. It must not know streams.
+
+Python raises KeyboardInterrupt between any two of its instructions. While an event is on its way
+from the engine's queue through router and fold to whoever shows it, that loses the event: a hole in
+the reply, or an end that never comes. So while a stream is read the first interrupt raises nothing;
+it cancels, and the reader learns of it when the stream has ended. A second one raises at once.
+"""
+
+import _thread
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Interrupts:
+    """Stands for Python's own handler of SIGINT. struck: an interrupt came and was put off."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self.struck = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if self.struck:
+            raise KeyboardInterrupt
+        self.struck = True
+        # On a thread, since it may want a lock that this thread holds right now; and not by
+        # `threading`, whose own locks this thread may hold as well.
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        with contextlib.suppress(Exception):  # a stream that cannot be cancelled still ends
+            self._act()
+
+
+@contextlib.contextmanager
+def deferred(act: Callable[[], object]) -> Iterator[Interrupts]:
+    """Inside, the first interrupt of the main thread calls `act` (on a thread of its own).
+
+    Elsewhere than on the main thread, and where somebody has a handler of his own, nothing changes.
+    """
+    interrupts = Interrupts(act)
+    before = _handler()
+    if before is not signal.default_int_handler and not isinstance(before, Interrupts):
+        yield interrupts
+        return
+    signal.signal(signal.SIGINT, interrupts)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def immediate() -> Iterator[None]:
+    """Around the user's own code: inside, an interrupt raises as it does everywhere else."""
+    before = _handler()
+    if not isinstance(before, Interrupts):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _handler() -> Any:
+    """The handler of SIGINT, as far as this thread may change it."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.getsignal(signal.SIGINT)
