@@ -1,48 +1,270 @@
-// The page's side of a reply's live view. Comes in: the settled state (a trait) and messages with new
-// rows. Goes out: hello, branch, stop. Everything is set as text; nothing is fetched.
+// The page's side of a reply's live view. Comes in: the settled state (a trait), numbered messages
+// {seq, ops} and, on request, a snapshot ({to: this page}). Goes out: hello, branch, stop. Nothing is
+// fetched, all text is set as text, and a second view of the same reply shows the same.
+
+import { node, button, Card, TEXT } from "./explore_parts.js";
+import { Pane } from "./explore_pane.js";
 
 const SILENT = 2500; // ms until a kernel that does not answer is mentioned
+const NO_ANSWER = "The kernel does not answer: it is busy, or it is not the one of this view any more. " +
+  "What was saved is shown.";
 
-function node(tag, className, props = {}, children = []) {
-  const el = document.createElement(tag);
-  if (className) el.className = className;
-  for (const [key, value] of Object.entries(props)) {
-    if (key.startsWith("on")) el.addEventListener(key.slice(2), value);
-    else if (key in el) el[key] = value;
-    else el.setAttribute(key, value);
-  }
-  el.append(...children);
-  return el;
-}
-
-class View {
+class Explorer {
   constructor(model, el) {
     this.model = model;
-    this.views = []; // [title, rows]
-    this.shown = 0; // which of them
-    this.at = -1; // which token
+    this.id = `lmx-${Math.random().toString(36).slice(2)}`;
+    this.seq = null; // number of the last message shown; null until the first snapshot
+    this.views = []; // {title, parent, at, facts, kinds, own, rows}
+    this.shown = 0;
+    this.beside = null; // the view on the left, when two are compared
     this.busy = false;
-    this.tabs = node("div", "lmx-tabs", { role: "tablist", "aria-label": "Answer and branches" });
-    this.text = node("div", "lmx-text", { role: "listbox", "aria-label": "Tokens" });
-    this.panel = node("div", "lmx-panel", { role: "group", "aria-label": "Token" });
-    this.note = node("div", "lmx-note", { role: "status", "aria-live": "polite" });
-    this.root = node("div", "lmx", {}, [this.tabs, this.text, this.panel, this.note]);
-    this.root.addEventListener("keydown", (e) => this.key(e));
-    this.text.addEventListener("pointerover", (e) => this.over(e));
-    this.text.addEventListener("focusin", (e) => this.over(e));
-    this.text.addEventListener("click", (e) => this.click(e));
-    el.append(this.root);
-    this.take(model.get("state"));
-    this.send({ t: "hello" });
+    this.build(el);
+    this.listen = (message) => this.receive(message);
+    model.on("msg:custom", this.listen);
+    this.moved = () => this.follow();
+    this.pressed = (e) => this.root.contains(e.target) || this.panes.forEach((p) => p.release());
+    addEventListener("scroll", this.moved, { capture: true, passive: true });
+    addEventListener("resize", this.moved, { passive: true });
+    document.addEventListener("pointerdown", this.pressed, { capture: true, passive: true });
+    this.showSaved();
+    this.hello();
   }
 
-  // ---------------------------------------------------------------- messages
+  dispose() {
+    this.model.off("msg:custom", this.listen);
+    removeEventListener("scroll", this.moved, { capture: true });
+    removeEventListener("resize", this.moved);
+    document.removeEventListener("pointerdown", this.pressed, { capture: true });
+    clearTimeout(this.timer);
+    this.card.hide();
+    this.panes.forEach((pane) => pane.dispose());
+  }
+
+  // -------------------------------------------------------------- building
+
+  build(el) {
+    this.card = new Card((i, k) => this.choose(i, k), () => this.home());
+    this.card.el.addEventListener("pointerleave", () => this.pane?.later(() => this.pane.leave(), 250));
+    const hooks = {
+      show: (pane, i) => this.tell(pane, i),
+      hide: () => this.card.hide(),
+      over: () => this.card.el.matches(":hover") || this.card.el.contains(document.activeElement),
+      enter: () => this.card.enter(),
+    };
+    this.panes = [new Pane(hooks), new Pane(hooks)];
+    this.panes[0].el.hidden = true;
+    this.tabs = node("div", "lmx-tabs", { role: "tablist", "aria-label": "Answer and branches" });
+    this.tabs.addEventListener("keydown", (e) => this.tabKey(e));
+    this.pair = button("lmx-button", "Side by side", () => this.toggle(), { "aria-pressed": "false" });
+    this.left = node("select", "lmx-select", {
+      "aria-label": "Compare with", onchange: () => this.compare(Number(this.left.value)),
+    });
+    this.progress = node("span", "lmx-soft lmx-progress");
+    this.stop = button("lmx-button lmx-stop", "Stop", () => this.send({ t: "stop" }));
+    this.bar = node("div", "lmx-head", {}, [this.tabs, this.pair, this.progress, this.stop]);
+    this.panes[0].title.append(this.left);
+    this.status = node("div", "lmx-status lmx-soft", { role: "status" });
+    this.root = node("section", "lmx", { "aria-label": "Tokens of a reply" }, [
+      this.bar, node("div", "lmx-panes", {}, this.panes.map((pane) => pane.el)),
+      this.legend(), this.status, this.card.el,
+    ]);
+    // JupyterLab would take single letters and Enter as notebook commands.
+    this.root.setAttribute("data-lm-suppress-shortcuts", "true");
+    this.root.addEventListener("keydown", (e) => this.key(e));
+    el.append(this.root);
+  }
+
+  legend() {
+    const steps = (this.model.get("scale") ?? []).map((floor, i) =>
+      node("span", `lmx-step lmx-p${i}`, { textContent: floor < 0 ? "less" : `${floor * 100}%` }));
+    const hint = "Point at a token, or Tab to the text and use the arrow keys; Enter reaches its alternatives.";
+    return node("div", "lmx-legend lmx-soft", {}, ["probability from ", ...steps,
+      node("span", "lmx-hint", { textContent: hint })]);
+  }
+
+  // -------------------------------------------------------------- data
+
+  // What the notebook saved: texts and shades, until a kernel answers.
+  showSaved() {
+    const state = this.model.get("state") ?? {};
+    if (state.v !== 1) {
+      this.say("This view was saved by another version.");
+      return;
+    }
+    this.root.setAttribute("aria-label", `Tokens of a reply of ${state.model}`);
+    this.views = state.views.map(([title, parent, at, texts, shades]) => ({
+      title, parent, at, facts: [], kinds: [], rows: null,
+      own: texts.map((text, i) => [text, "", Number(shades[i]), null, null, null, null, 0, null]),
+    }));
+    this.draw();
+  }
+
+  // All rows of a view: the first ones are those of the view that it left.
+  rowsOf(i) {
+    const view = this.views[i];
+    if (!view.rows) {
+      view.rows = view.parent === null ? [] : this.rowsOf(view.parent).slice(0, view.at);
+      view.rows.push(...view.own);
+    }
+    return view.rows;
+  }
+
+  take(i, from, rows) {
+    const view = this.views[i];
+    if (!view || view.own.length < from) return this.hello(); // something was missed
+    const drawn = view.rows !== null && view.own.length === from;
+    view.own.splice(from, rows.length, ...rows);
+    if (drawn) view.rows.push(...rows);
+    else view.rows = null;
+    return undefined;
+  }
+
+  heads(op) {
+    const old = this.views;
+    this.busy = op.busy;
+    this.views = op.views.map(([title, parent, at, facts, kinds, count], i) => {
+      const own = old[i]?.title === title && old[i].at === at ? old[i].own : [];
+      const rows = own.length === count ? old[i].rows : null;
+      return { title, parent, at, facts, kinds: told(kinds), own: own.slice(0, count), rows };
+    });
+    this.shown = Math.min(this.shown, this.views.length - 1);
+    if (this.beside !== null && this.beside >= this.views.length) this.beside = 0;
+  }
+
+  // -------------------------------------------------------------- drawing
+
+  draw() {
+    this.drawTabs();
+    const two = this.beside !== null;
+    this.panes[0].el.hidden = !two;
+    this.root.classList.toggle("lmx-two", two);
+    this.pair.setAttribute("aria-pressed", String(two));
+    const common = two ? this.same(this.beside, this.shown) : this.views[this.shown]?.at ?? 0;
+    if (two) this.fill(this.panes[0], this.beside, common);
+    this.fill(this.panes[1], this.shown, common);
+    this.panes[1].title.textContent = two ? this.titleOf(this.shown) : "";
+    if (two) {
+      const options = this.views.map((_, i) =>
+        node("option", "", { value: String(i), textContent: this.titleOf(i), disabled: i === this.shown }));
+      this.left.replaceChildren(...options);
+      this.left.value = String(this.beside);
+    }
+  }
+
+  fill(pane, i, common) {
+    const view = this.views[i];
+    if (!view) return;
+    pane.view = i;
+    pane.show(this.titleOf(i), this.rowsOf(i), { view: i, common, kinds: view.kinds });
+    pane.foot.textContent = view.facts.join(" · ");
+  }
+
+  titleOf(i) {
+    const { title, parent } = this.views[i];
+    return parent ? `${title} ↳ ${this.views[parent].title}` : title;
+  }
+
+  same(a, b) {
+    const [one, two] = [this.rowsOf(a), this.rowsOf(b)];
+    const parts = one.findIndex((row, i) => row[TEXT] !== two[i]?.[TEXT]);
+    return parts < 0 ? one.length : parts;
+  }
+
+  drawTabs() {
+    const focused = this.tabs.contains(document.activeElement);
+    const several = this.views.length > 1;
+    this.tabs.replaceChildren(...(several ? this.views : []).map((_, i) =>
+      button("lmx-tab", this.titleOf(i), () => this.select(i), {
+        role: "tab", "aria-selected": String(i === this.shown), tabIndex: i === this.shown ? 0 : -1,
+      })));
+    if (focused) this.tabs.children[this.shown]?.focus();
+    this.pair.hidden = !several;
+    this.stop.hidden = !this.busy;
+    this.progress.hidden = !this.busy;
+    this.bar.hidden = !several && !this.busy;
+    this.tabs.classList.toggle("lmx-writing", this.busy);
+  }
+
+  select(i) {
+    this.shown = i;
+    if (this.beside === i) this.beside = this.views[i].parent ?? (i ? 0 : this.views.length - 1);
+    this.card.hide();
+    this.draw();
+  }
+
+  toggle() {
+    const other = this.views[this.shown].parent ?? this.views.length - 1;
+    this.compare(this.beside === null ? other : null);
+  }
+
+  compare(i) {
+    this.beside = i;
+    this.card.hide();
+    this.draw();
+  }
+
+  // -------------------------------------------------------------- one token
+
+  tell(pane, i) {
+    const row = pane.rows[i];
+    if (!row) return;
+    if (this.pane && this.pane !== pane) this.pane.pinned = false;
+    this.pane = pane;
+    this.card.show(i, row, pane.spans[i], this.busy ? "A branch is being written." : "");
+  }
+
+  // From the card back to its token.
+  home() {
+    this.pane?.go(this.card.i);
+  }
+
+  choose(i, k) {
+    const alternative = k + 1;
+    this.send({ t: "branch", page: this.id, view: this.pane.view, at: i, alternative });
+  }
+
+  follow() {
+    if (!this.card.open || this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = null;
+      if (this.pane?.pinned || this.card.el.contains(document.activeElement)) this.card.place();
+      else this.card.hide();
+    });
+  }
+
+  // -------------------------------------------------------------- keys
+
+  key(e) {
+    if (!e.isTrusted) return;
+    e.stopPropagation();
+    const combined = (e.ctrlKey || e.metaKey) && !["c", "a", "Control", "Meta"].includes(e.key);
+    if (combined && !e.defaultPrevented) this.forward(e);
+  }
+
+  // Saving and the like are the front end's, wherever the focus is.
+  forward(e) {
+    const { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey } = e;
+    const copy = { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey };
+    const twin = new KeyboardEvent("keydown", { ...copy, bubbles: true, cancelable: true });
+    if (!this.root.parentElement?.dispatchEvent(twin)) e.preventDefault();
+  }
+
+  tabKey(e) {
+    const n = this.views.length;
+    const to = {
+      ArrowRight: (this.shown + 1) % n, ArrowLeft: (this.shown + n - 1) % n, Home: 0, End: n - 1,
+    }[e.key];
+    if (to === undefined) return;
+    e.preventDefault();
+    this.select(to);
+    this.tabs.children[to]?.focus();
+  }
+
+  // -------------------------------------------------------------- the kernel
 
   send(message) {
-    clearTimeout(this.waiting);
-    this.waiting = setTimeout(() => {
-      this.say("No answer from the kernel: what was saved is shown, new branches need a kernel.");
-    }, SILENT);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.say(NO_ANSWER), SILENT);
     try {
       this.model.send(message);
     } catch {
@@ -50,185 +272,106 @@ class View {
     }
   }
 
+  hello() {
+    this.send({ t: "hello", page: this.id });
+  }
+
   receive(message) {
-    clearTimeout(this.waiting);
-    if (message.t === "all") {
-      this.busy = message.busy;
-      this.take(message.state);
-      this.say("");
-    } else if (message.t === "open") {
-      this.views[message.view] = [message.title, message.rows];
-      this.busy = true;
-      this.show(message.view);
-    } else if (message.t === "add") {
-      const view = this.views[message.view];
-      if (!view || view[1].length !== message.from) return this.send({ t: "hello" });
-      view[1].push(...message.rows);
-      if (message.view === this.shown) this.append(message.from);
-    } else if (message.t === "end") {
-      this.busy = false;
-      this.say(message.note === "stop" || message.note === "length" ? "" : message.note);
-      this.head();
-      this.detail();
-    }
-  }
-
-  take(state) {
-    if (!state || state.v !== 1) return this.say("This view was saved by another version.");
-    this.views = state.views.map(([title, rows]) => [title, rows.slice()]);
-    this.shown = Math.min(this.shown, this.views.length - 1);
-    this.show(this.shown, this.at);
-  }
-
-  // ---------------------------------------------------------------- drawing
-
-  show(i, at = -1) {
-    this.shown = i;
-    this.at = at;
-    this.head();
-    this.text.replaceChildren();
-    this.append(0);
-    this.detail();
-  }
-
-  head() {
-    const tabs = this.views.map(([title], i) =>
-      node("button", "", {
-        type: "button",
-        role: "tab",
-        textContent: title,
-        "aria-selected": String(i === this.shown),
-        onclick: () => this.show(i),
-      }),
-    );
-    const stop = node("button", "lmx-stop", {
-      type: "button",
-      textContent: "Stop",
-      onclick: () => this.send({ t: "stop" }),
-    });
-    this.tabs.replaceChildren(...(this.views.length > 1 ? tabs : []), ...(this.busy ? [stop] : []));
-  }
-
-  append(from) {
-    const rows = this.views[this.shown][1].slice(from);
-    const fragment = document.createDocumentFragment();
-    rows.forEach((row, k) => {
-      const i = from + k;
-      const [text, percent, shade, rank] = row;
-      fragment.append(
-        node("span", `lmx-token lmx-${shade}`, {
-          textContent: text,
-          role: "option",
-          tabIndex: i === Math.max(this.at, 0) ? 0 : -1,
-          "data-i": String(i),
-          "aria-selected": String(i === this.at),
-          "aria-label": `${text.trim() || "blank"}, ${percent}${rank ? `, rank ${rank}` : ""}`,
-        }),
-      );
-    });
-    this.text.append(fragment);
-  }
-
-  detail() {
-    const row = this.views[this.shown]?.[1][this.at];
-    if (!row) {
-      const hint = "Point at a token, or move with the arrow keys; Enter reaches its alternatives.";
-      this.panel.replaceChildren(node("div", "lmx-facts", { textContent: hint }));
+    clearTimeout(this.timer);
+    if (message.to !== undefined) {
+      if (message.to !== this.id) return;
+      if (this.status.textContent === NO_ANSWER) this.say("");
+    } else if (this.seq === null || message.seq <= this.seq) {
+      return; // the snapshot that was asked for has it
+    } else if (message.seq !== this.seq + 1) {
+      this.seq = null; // one was missed
+      this.hello();
       return;
     }
-    const [, percent, , rank, bits, tops] = row;
-    const facts = [`token ${this.at}`, percent];
-    if (rank) facts.push(`rank ${rank}`);
-    if (bits !== null) facts.push(`entropy at least ${bits} bits`);
-    const choices = tops.map(([text, share, part, taken, allowed], k) => {
-      const bar = node("span", "lmx-bar");
-      bar.style.width = `${Math.max(2, Math.round(part * 100))}%`;
-      const name = taken ? "taken" : allowed ? "" : "forbidden";
-      return node("button", taken ? "lmx-taken" : allowed ? "" : "lmx-banned", {
-        type: "button",
-        disabled: taken || !allowed || this.busy,
-        title: taken || !allowed ? name : "Go on from here",
-        "aria-label": `${text} ${share} ${name || "go on from here"}`,
-        onclick: () => this.send({ t: "branch", view: this.shown, at: this.at, choice: k }),
-      }, [node("span", "", {}, [node("code", "", { textContent: text }), ` ${share}`]), bar]);
-    });
-    this.panel.replaceChildren(
-      node("div", "lmx-facts", { textContent: facts.join(" · ") }),
-      node("div", "lmx-choices", {}, choices),
-    );
+    this.seq = message.seq;
+    for (const op of message.ops) this.apply(op);
   }
 
-  say(text) {
-    this.note.textContent = text;
-  }
-
-  // ---------------------------------------------------------------- pointer and keys
-
-  select(i, focus) {
-    const old = this.text.querySelector('[tabindex="0"]');
-    if (old) {
-      old.tabIndex = -1;
-      old.setAttribute("aria-selected", "false");
+  apply(op) {
+    switch (op.o) {
+      case "views": return this.heads(op);
+      case "rows": return this.added(op);
+      case "ready": return this.draw();
+      case "open": return this.opened(op);
+      case "busy": return this.started(op.text);
+      case "live": return this.counted(op);
+      case "note": return this.say(op.text);
+      case "end": return this.ended(op);
     }
-    this.at = i;
-    const el = this.text.children[i];
-    el.tabIndex = 0;
-    el.setAttribute("aria-selected", "true");
-    if (focus) el.focus();
-    this.detail();
+    return undefined;
   }
 
-  over(e) {
-    const el = e.target.closest?.(".lmx-token");
-    if (!el || (this.pinned && e.type === "pointerover")) return;
-    if (Number(el.dataset.i) !== this.at) this.select(Number(el.dataset.i), false);
-  }
-
-  click(e) {
-    const el = e.target.closest(".lmx-token");
-    if (!el) return;
-    const i = Number(el.dataset.i);
-    this.pinned = !(this.pinned && i === this.at); // so that the way to the panel changes nothing
-    this.select(i, true);
-  }
-
-  key(e) {
-    const inText = this.text.contains(e.target);
-    const choices = [...this.panel.querySelectorAll("button:not([disabled])")];
-    const k = choices.indexOf(e.target);
-    const last = this.text.children.length - 1;
-    const at = Math.max(this.at, 0);
-    let handled = true;
-    if (e.key === "Escape" && (k >= 0 || this.pinned)) {
-      this.pinned = false;
-      if (k >= 0) this.select(at, true);
-    } else if (inText && e.key === "ArrowRight") this.select(Math.min(at + 1, last), true);
-    else if (inText && e.key === "ArrowLeft") this.select(Math.max(at - 1, 0), true);
-    else if (inText && e.key === "Home") this.select(0, true);
-    else if (inText && e.key === "End") this.select(last, true);
-    else if (inText && (e.key === "Enter" || e.key === "ArrowDown") && choices.length) {
-      this.pinned = true;
-      choices[0].focus();
-    } else if (k >= 0 && e.key === "ArrowRight") choices[(k + 1) % choices.length].focus();
-    else if (k >= 0 && e.key === "ArrowLeft") choices.at(k - 1).focus();
-    else if (k >= 0 && e.key === "ArrowUp") this.select(at, true);
-    else handled = k >= 0 && e.key === "Enter"; // the button's own
-    if (handled) {
-      // Notebook shortcuts must not see it; a button's Enter still has to do its work.
-      e.stopPropagation();
-      if (!(k >= 0 && e.key === "Enter")) e.preventDefault();
+  added(op) {
+    this.take(op.view, op.from, op.rows);
+    for (const pane of this.panes) {
+      if (!pane.el.hidden && pane.view === op.view && pane.rows === this.views[op.view]?.rows) pane.grow();
     }
+  }
+
+  opened({ view, by, head, rows }) {
+    const [title, parent, at, facts, kinds] = head;
+    this.busy = true;
+    this.views[view] = { title, parent, at, facts, kinds: told(kinds), own: rows, rows: null };
+    const mine = by === this.id;
+    if (!mine) {
+      this.drawTabs();
+      return;
+    }
+    this.panes.forEach((pane) => pane.release());
+    if (this.beside !== null) this.beside = parent;
+    this.shown = view;
+    this.draw();
+    // The one who chose goes on reading where the branch begins.
+    this.reach(at);
+  }
+
+  reach(i) {
+    const pane = this.panes[1];
+    if (pane.spans[i]) pane.go(i, true);
+    else if (pane.rows[i]) setTimeout(() => this.reach(i), 20);
+  }
+
+  started(text) {
+    this.busy = true;
+    this.progress.textContent = text;
+    this.drawTabs();
+  }
+
+  counted({ n, tps }) {
+    const speed = tps ? ` · ${tps.toFixed(tps < 10 ? 1 : 0)} tok/s` : "";
+    this.progress.textContent = `${n} token${n === 1 ? "" : "s"}${speed}`;
+  }
+
+  ended({ text, fault }) {
+    this.busy = false;
+    this.progress.textContent = "";
+    this.draw();
+    const inside = this.card.el.contains(document.activeElement);
+    if (this.card.open) this.tell(this.pane, this.card.i);
+    if (inside) this.card.enter();
+    this.say(text, fault);
+  }
+
+  say(text, fault = false) {
+    this.status.textContent = text;
+    this.status.classList.toggle("lmx-fault", fault);
+    this.card.say(text);
   }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  const receive = (message) => view.receive(message);
-  model.on("msg:custom", receive);
-  return () => {
-    clearTimeout(view.waiting);
-    model.off("msg:custom", receive);
-  };
+// Where all tokens are of the answer there is nothing to tell apart.
+function told(kinds) {
+  return kinds.length < 2 && (!kinds[0] || kinds[0][0] === "answer") ? [] : kinds;
 }
 
-export default { render };
+export default {
+  render({ model, el }) {
+    const explorer = new Explorer(model, el);
+    return () => explorer.dispose();
+  },
+};

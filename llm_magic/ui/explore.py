@@ -1,217 +1,412 @@
-"""The live view of one reply: look at every token, go on from another one.
+"""The live view of one reply: look at every token, go on from another one, compare.
 
 Comes in: a Reply, and what a person does on the page. Goes out: a widget; `reply` is the Reply with
 all branches that were made. It must not know how a model generates.
 
 Threads: the page's messages arrive on the main thread, or on a subshell's while a cell runs; they
-only start or stop a worker. One worker at a time reads a branch's stream, and it alone writes the
-trait. Tokens go by messages, at most 20 a second; each says at which place its rows begin, so that
-a page that missed one asks for everything.
+are only handed on. The pump thread alone talks to the page, writes the trait and changes the tree;
+it lives while there is something to do. A branch has a reader thread of its own, which waits for
+the model. Messages are {"seq": n, "ops": [...]}, at most 20 a second; a page that missed one, or
+was loaded anew, asks for a snapshot.
 """
 
+import queue
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anywidget
 import traitlets
+from IPython.display import display
 
 from ..chat.reply import Reply
 from ..errors import LLMError, NotLoadedError
-from ..events import Delta, Finish, Token
+from ..events import CallDelta, Delta, Event, Prefill, Progress, Queued, Token
 from ..hub import hub
 from ..llm import LLM
 from ..provider import Stream
-from . import branches, bundles, facts, logprobs, tokens
+from . import branches, bundles, facts, html, logprobs, running, widget
+from .tree import Tree
 
 VERSION = 1
-INTERVAL = 0.05  # seconds between messages
-MAX_TOKENS = 128  # of a branch, unless told otherwise
+INTERVAL = 0.05  # seconds between messages: 20 a second
+CHUNK = 500  # rows in one op of a snapshot: a page reads them in a few milliseconds
 
-Row = list[Any]
-
-
-@dataclass(slots=True)
-class Node:
-    """The answer, or one branch: where it left which other node."""
-
-    reply: Reply
-    parent: int | None = None
-    at: int = 0
-    title: str = "answer"
+Op = dict[str, Any]
 
 
-def row(token: Token) -> Row:
-    """What a page needs of a token: [text, percent, shade, rank, entropy, [alternatives]].
+@dataclass(slots=True, eq=False)
+class Run:
+    """A branch in the making. Owned by the pump thread."""
 
-    An alternative is [text, percent, share, taken, allowed].
-    """
-    bits = logprobs.entropy(token)
-    return [
-        tokens.flowing(token.bytes),
-        logprobs.percent(logprobs.probability(token.logprob)),
-        logprobs.SCALE.index(logprobs.shade(token)),
-        token.rank,
-        None if bits is None else round(bits, 2),
-        [
-            [
-                tokens.alone(a.bytes, 24),
-                logprobs.percent(p := logprobs.probability(a.logprob)),
-                round(p or 0.0, 4),
-                a.id == token.id and a.bytes == token.bytes,
-                a.allowed,
-            ]
-            for a in token.top
-        ],
+    parent: int
+    at: int
+    given: tuple[Token, ...]
+    by: str  # the page that asked
+    node: int | None = None
+    stream: Stream | None = None
+    stopping: bool = False
+    waiting: list[Token] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second over the last few tokens; 0 while unknown."""
+        last = self.times[-16:]
+        seconds = last[-1] - last[0] if len(last) > 1 else 0.0
+        return (len(last) - 1) / seconds if seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something from the reader of a run."""
+
+    run: Run
+    opened: Stream | None = None
+    event: Event | None = None
+    ended: bool = False
+    reply: Reply | None = None
+    error: BaseException | None = None
+
+
+def _style() -> str:
+    """The style sheet, with the colours and marks of the scale that static views have too."""
+    rules = [Path(__file__).with_name("explore.css").read_text("utf-8")]
+    light: list[str] = []
+    dark: list[str] = []
+    for step in logprobs.SCALE:
+        for theme, look in ((light, step.light), (dark, step.dark)):
+            background, text = look or ("transparent", "inherit")
+            theme.append(f"--b{step.name}:{background};--c{step.name}:{text}")
+        name = f".lmx-p{step.name}"
+        rules.append(f"{name}{{background:var(--b{step.name});color:var(--c{step.name})}}")
+        if step.mark:
+            rules.append(f'{name}::after{{content:"{step.mark}"}}')
+    # What a front end says about its theme goes before what the system prefers.
+    rules += [
+        f".lmx{{{';'.join(light)}}}",
+        f"@media (prefers-color-scheme:dark){{.lmx{{{';'.join(dark)}}}}}",
+        f":is([data-jp-theme-light=true],.vscode-light) .lmx{{{';'.join(light)}}}",
+        f":is([data-jp-theme-light=false],.vscode-dark,[theme=dark]) .lmx{{{';'.join(dark)}}}",
     ]
+    return "\n".join(rules)
 
 
 class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
-    """`reply.explore()`: hover or move through the tokens, choose another one, and read on.
+    """`reply.explore()`: move through the tokens, go on from another one, compare what came.
 
-    llm: continues branches; None: the loaded model of the reply's name. options: of the branches,
-    as `LLM.stream` takes them; the temperature is the reply's own unless given, and at most
-    128 tokens.
+    llm: continues branches; None: the loaded model of the reply's name. settled: called with the
+        reply, branches included, after each branch; without it the view keeps a static form of its
+        own below itself. look: how that is shown. options: of branches, as `LLM.stream` takes them;
+        unless given, as the reply was made.
+
+    A reply never changes: `explorer.reply` has the branches, and names of the notebook that hold
+    the reply (`_llm`, `--out`, variables) hold that one then. The same object may be shown in
+    several places.
     """
 
-    _esm = Path(__file__).with_name("explore.js").read_text(encoding="utf-8")
-    _css = Path(__file__).with_name("explore.css").read_text(encoding="utf-8")
+    _esm = widget.script(("explore_parts.js", "explore_pane.js", "explore.js"))
+    _css = _style()
 
-    # {"v": 1, "model": name, "views": [[title, rows]]}: everything that a page shows, settled.
+    # Settled state: {"v": 1, "model": name, "views": [[title, parent, at, texts, shades]]}. Written
+    # by the pump only; it is what a page has left when the kernel is gone.
     state = traitlets.Dict().tag(sync=True)
+    # The probabilities at which the steps of the scale begin. Never changes.
+    scale = traitlets.List().tag(sync=True)
 
-    def __init__(self, reply: Reply, llm: LLM | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        llm: LLM | None = None,
+        *,
+        settled: Callable[[Reply], None] | None = None,
+        look: bundles.Look | None = None,
+        **options: Any,
+    ) -> None:
         self._llm = llm
         self._options = options
-        self._nodes = [Node(replace(reply, branches=()))]
-        for at, branch in reply.branches:
-            self._adopt(branch, 0, at)
+        self._settled = settled
+        self._look = look or bundles.Look()
+        self._tree = Tree(reply)
+        self._named = facts.model_name(reply.model)
+        self._reply = reply  # replaced as a whole: any thread may read it
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._stream: Stream | None = None
-        self._busy = False
-        super().__init__(state=self._everything())
+        self._thread: threading.Thread | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+        self._run: Run | None = None
+        self._ops: list[Op] = []
+        self._seq = 0
+        self._cell: Any = None  # parent header of the cell that shows the static form
+        self._static_id = f"llm-explore-{uuid4().hex}"
+        super().__init__(state=self._saved(), scale=[step.floor for step in logprobs.SCALE])
         self.on_msg(self._on_message)
-        _take_subshell_messages(self.comm)
+        widget.take_subshell_messages(self.comm)
 
     def __repr__(self) -> str:
-        count = len(self._nodes) - 1
-        return f"<Explorer of {len(self._nodes[0].reply.tokens)} tokens, {count} branches>"
+        reply, n = self._reply, len(self._reply.branches)
+        return f"<Explorer: {len(reply.tokens):,} tokens, {n} branch{'es' * (n != 1)}>"
+
+    # ------------------------------------------------------------------ for people
 
     @property
     def reply(self) -> Reply:
-        """The reply with all its branches, those of branches included."""
-        return self._build(0)
+        """The reply with its branches, and they with theirs."""
+        return self._reply
 
-    def _build(self, i: int) -> Reply:
-        children = [k for k, node in enumerate(self._nodes) if node.parent == i]
-        kept = tuple((self._nodes[k].at, self._build(k)) for k in children)
-        return replace(self._nodes[i].reply, branches=kept)
+    def branch(self, i: int, alternative: str | int | None = None, view: int = 0) -> None:
+        """Go on from another token, as if it were clicked. Returns at once; see `wait`.
 
-    def _adopt(self, branch: Reply, parent: int, at: int) -> None:
-        title = bundles.branch_title(at, branch)
-        self._nodes.append(Node(replace(branch, branches=()), parent, at, title))
-        here = len(self._nodes) - 1
-        for further, inner in branch.branches:
-            self._adopt(inner, here, further)
-
-    # ------------------------------------------------------------------ what is shown
-
-    def _everything(self) -> dict[str, Any]:
-        views = [[n.title, [row(t) for t in n.reply.tokens]] for n in self._nodes]
-        return {"v": VERSION, "model": facts.model_name(self._nodes[0].reply.model), "views": views}
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        # Viewers without widgets show the static form; a notebook without a kernel has it too.
-        bundle = super()._repr_mimebundle_(**options)
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        static = bundles.Fragment(logprobs.shaded(self._nodes[0].reply), self._nodes[0].reply.text)
-        return {**(data or {}), **static._repr_mimebundle_()}, metadata
-
-    # ------------------------------------------------------------------ what a person does
-
-    def _on_message(self, _: Any, message: Any, buffers: Any) -> None:
-        match message:
-            case {"t": "hello"}:
-                self.send({"t": "all", "state": self._everything(), "busy": self._busy})
-            case {"t": "branch", "view": int(view), "at": int(at), "choice": int(choice)}:
-                self._start(view, at, choice)
-            case {"t": "stop"}:
-                self.stop()
-            case _:
-                pass  # a page of another version
+        alternative: as `Reply` branches take it: a text, a rank from 1, None for the likeliest one
+        that was not taken. view: 0 is the answer, then the branches in the order of their making.
+        """
+        self._submit({"t": "branch", "view": view, "at": i, "alternative": alternative})
 
     def stop(self) -> None:
-        """End the branch that is being written, if there is one. From any thread."""
-        stream = self._stream
-        if stream is not None:
-            stream.cancel("cancelled")
+        """End the branch that is being written, if there is one. What has come stays."""
+        self._submit({"t": "stop"})
 
-    def _start(self, view: int, at: int, choice: int) -> None:
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no branch is in the making. False when `timeout` seconds were not enough."""
+        with hub.gate.lend():
+            return self._idle.wait(timeout)
+
+    # ------------------------------------------------------------------ display
+
+    def _ipython_display_(self) -> None:
+        if not self._look.docs:
+            # A widget view and HTML in one bundle would hide the HTML for ever in JupyterLab, which
+            # without a kernel then says "model not found": so the static form is a display.
+            view, metadata = self._repr_mimebundle_()
+            view["text/plain"] = repr(self)
+            display(view, metadata=metadata, raw=True)
+        self._cell = widget.running_cell()
+        if self._settled is None:
+            display(self._static(), raw=True, display_id=self._static_id)
+
+    def _static(self) -> bundles.Bundle:
+        look = replace(self._look, format="text", heat=True)
+        data = bundles.bundle(self._reply, look)
+        if not look.docs:
+            n = len(self._reply.branches)
+            kept = f" · {n} branch{'es' * (n != 1)}" if n else ""
+            title = f"Saved form · {len(self._reply.tokens):,} tokens{kept}"
+            data["text/html"] = html.wrap(html.fold(title, data["text/html"]))
+        return data
+
+    def _saved(self) -> dict[str, Any]:
+        return {"v": VERSION, "model": self._named, "views": self._tree.saved()}
+
+    # ------------------------------------------------------------------ any thread
+
+    def _on_message(self, _: Any, message: Any, buffers: Any) -> None:
+        if isinstance(message, Mapping):
+            self._submit(message)
+
+    def _submit(self, item: Any) -> None:
         with self._lock:
-            if self._busy or not 0 <= view < len(self._nodes):
-                return
-            self._busy = True
-        worker = threading.Thread(target=self._work, args=(view, at, choice), daemon=True)
-        worker.start()
+            if isinstance(item, Mapping) and item.get("t") == "branch":
+                self._idle.clear()
+            self._inbox.put(item)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="llm-explore", daemon=True)
+                self._thread.start()
 
-    def _work(self, view: int, at: int, choice: int) -> None:
-        try:
-            self._grow(view, at, choice)
-        except LLMError as e:
-            self.send({"t": "end", "note": f"{type(e).__name__}: {e}"})
-        finally:
-            self._stream = None
-            self._busy = False
+    # ------------------------------------------------------------------ the pump thread
 
-    def _grow(self, view: int, at: int, choice: int) -> None:
-        """Write one branch: the given tokens at once, the others as they come."""
-        parent = self._nodes[view].reply
-        token = branches.choice(parent, at, choice + 1)
-        given = branches.prefix(parent, at, token)
-        settings: dict[str, Any] = {
-            "max_tokens": MAX_TOKENS,
-            "temperature": parent.sampling.temperature or 0.0,
-            "logprobs": max(len(t.top) for t in parent.tokens),
-        }
-        stream = branches.stream(self._model(parent), parent, given, **settings | self._options)
-        rest: Reply | None = None
-        with stream:
-            self._stream = stream
-            node = Node(branches.join(parent, given, Reply("")), view, at)
-            node.title = bundles.branch_title(at, node.reply)
-            self._nodes.append(node)
-            here = len(self._nodes) - 1
+    def _loop(self) -> None:
+        while True:
+            items = [self._inbox.get(), *self._pending()]
+            for item in items:
+                self._guarded(item)
+            self._show_tokens()
+            self._flush()
+            with self._lock:
+                if self._run is None:
+                    if self._inbox.empty():
+                        self._thread = None
+                        self._idle.set()
+                        return
+                    continue
+            # Between messages it sleeps instead of waking for every token: it competes for the
+            # interpreter lock with the engine and with the user's cell.
+            time.sleep(INTERVAL)
+
+    def _pending(self) -> Iterator[Any]:
+        while True:
             try:
-                self._tell(here, node.title, given, stream)
-            finally:
-                rest = stream.reply  # type: ignore[attr-defined]
-                node.reply = branches.join(parent, given, rest)
-                self.state = self._everything()
-        self.send({"t": "end", "view": here, "note": rest.finish_reason or ""})
+                yield self._inbox.get_nowait()
+            except queue.Empty:
+                return
 
-    def _tell(self, view: int, title: str, given: tuple[Token, ...], stream: Stream) -> None:
-        self.send({"t": "open", "view": view, "title": title, "rows": [row(t) for t in given]})
-        place, sent = len(given), time.monotonic()
-        waiting: list[Row] = []
-        for event in stream:
-            if isinstance(event, Delta):
-                waiting += [row(t) for t in event.tokens]
-            last = isinstance(event, Finish)
-            if waiting and (last or time.monotonic() - sent >= INTERVAL):
-                self.send({"t": "add", "view": view, "from": place, "rows": waiting})
-                place, sent, waiting = place + len(waiting), time.monotonic(), []
+    def _guarded(self, item: Any) -> None:
+        # A fault in here must reach the page: on a thread nobody sees a traceback.
+        try:
+            if isinstance(item, Told):
+                self._hear(item)
+            else:
+                self._obey(item)
+        except LLMError as error:
+            self._note(str(error))
+        except Exception as error:
+            self._note(f"{type(error).__name__}: {error}")
+
+    def _obey(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"t": "hello", "page": str(page)}:
+                self._snapshot(page)
+            case {"t": "branch", "view": int(view), "at": int(at), "alternative": alternative}:
+                self._begin(view, at, alternative, str(message.get("page", "")))
+            case {"t": "stop"}:
+                self._stop()
+            case _:
+                self._note("The page sent a message that this version does not know.")
+
+    def _snapshot(self, page: str) -> None:
+        self._show_tokens()
+        self._flush()  # what was pending is in the picture: its number must be used up first
+        ops: list[Op] = [self._heads()]
+        for i, node in enumerate(self._tree.nodes):
+            for k in range(0, len(node.rows), CHUNK):
+                ops.append({"o": "rows", "view": i, "from": k, "rows": node.rows[k : k + CHUNK]})
+        for op in ops[:-1]:
+            self.send({"seq": self._seq, "to": page, "ops": [op]})
+        self.send({"seq": self._seq, "to": page, "ops": [ops[-1], {"o": "ready"}]})
+
+    def _heads(self) -> Op:
+        heads = [[*node.head(), len(node.rows)] for node in self._tree.nodes]
+        busy = None if self._run is None else self._run.node
+        return {"o": "views", "views": heads, "busy": self._run is not None, "writes": busy}
+
+    # ------------------------------------------------------------------ one branch
+
+    def _begin(self, view: int, at: int, alternative: Any, page: str) -> None:
+        if self._run is not None:
+            self._note("One branch at a time: stop this one or wait for its end.")
+            return
+        if not 0 <= view < len(self._tree.nodes):
+            return
+        parent = self._tree.nodes[view].reply
+        given = branches.prefix(parent, at, branches.choice(parent, at, alternative))
+        run = Run(view, at % len(parent.tokens), given, page)
+        llm = self._model(parent)
+        options = branches.defaults(parent, given) | self._options
+        self._run = run
+        self._ops.append({"o": "busy", "text": "starting"})
+        work = (run, lambda: branches.stream(llm, parent, given, **options), self._inbox.put)
+        threading.Thread(target=_read, args=work, name="llm-explore-reader", daemon=True).start()
 
     def _model(self, reply: Reply) -> LLM:
-        found = self._llm or hub.get(reply.model) or hub.get()
+        # Only the very model: another one's ids would mean other texts.
+        loaded = {facts.model_name(llm.model): llm for llm in hub.loaded()}
+        found = self._llm or hub.get(reply.model or None) or loaded.get(self._named)
         if found is None:
-            raise NotLoadedError(f"{reply.model or 'the model'} is not loaded: %llm load brings it")
+            name = self._named or "its model"
+            raise NotLoadedError(
+                f"To go on from here, {name} has to be loaded in this kernel: %llm load {name}"
+            )
         return found
 
+    def _stop(self) -> None:
+        run = self._run
+        if run is not None:
+            run.stopping = True
+            if run.stream is not None:
+                run.stream.cancel("cancelled")
+            self._ops.append({"o": "busy", "text": "stopping"})
 
-def _take_subshell_messages(comm: Any) -> None:
-    """Let clicks arrive while a cell runs: on the subshell that the page names, not where the
-    comm last sent (ipykernel 7.4 would choose the main shell, behind the running cell)."""
-    if hasattr(comm, "_reply_subshell_for"):
-        comm._reply_subshell_for = lambda data, default: default
+    def _hear(self, told: Told) -> None:
+        run = told.run
+        if told.opened is not None:
+            run.stream = told.opened
+            if run.stopping:
+                run.stream.cancel("cancelled")
+            self._open(run)
+        match told.event:
+            case Delta(tokens=new) | CallDelta(tokens=new):
+                run.waiting.extend(new)
+                run.times.extend(token.at for token in new)
+            case Queued() | Prefill() | Progress() as event if not run.stopping:
+                self._ops.append({"o": "busy", "text": running.describe(event)[0]})
+            case _:
+                pass
+        if told.ended:
+            self._end(run, told.reply, told.error)
+
+    def _open(self, run: Run) -> None:
+        parent = self._tree.nodes[run.parent].reply
+        run.node = self._tree.open(run.parent, run.at, branches.join(parent, run.given, Reply("")))
+        node = self._tree.nodes[run.node]
+        self._ops.append({"o": "open", "view": run.node, "by": run.by,
+                          "head": [*node.head(), 0], "rows": node.rows.copy()})  # fmt: skip
+
+    def _show_tokens(self) -> None:
+        run = self._run
+        if run is None or run.node is None or not run.waiting:
+            return
+        place, rows = self._tree.grow(run.node, run.waiting)
+        run.waiting.clear()
+        self._ops.append({"o": "rows", "view": run.node, "from": place, "rows": rows})
+        self._ops.append({"o": "live", "n": len(run.times), "tps": round(run.speed, 1)})
+
+    def _end(self, run: Run, rest: Reply | None, error: BaseException | None) -> None:
+        self._show_tokens()
+        self._run = None
+        note = "" if error is None else str(error) or type(error).__name__
+        if run.node is not None and rest is not None and (rest.tokens or error is None):
+            parent = self._tree.nodes[run.parent].reply
+            self._tree.settle(run.node, branches.join(parent, run.given, rest))
+            ended = {"length": "cut at the limit", "cancelled": "stopped"}
+            note = note or ended.get(rest.finish_reason or "", "")
+        elif run.node is not None:
+            self._tree.drop(run.node)
+        self._ops += [self._heads(), {"o": "end", "text": note, "fault": error is not None}]
+        self._flush()
+        self._settle()
+
+    def _settle(self) -> None:
+        before, self._reply = self._reply, self._tree.reply
+        self.state = self._saved()
+        widget.rebind(before, self._reply)
+        if self._cell is None:
+            return
+        widget.speak_as(self._cell)
+        if self._settled is not None:
+            self._settled(self._reply)
+        else:
+            widget.update_display(self._static(), self._static_id)
+
+    # ------------------------------------------------------------------ to the page
+
+    def _note(self, text: str) -> None:
+        self._ops.append({"o": "note", "text": text})
+
+    def _flush(self) -> None:
+        ops, self._ops = self._ops, []
+        if ops:
+            self._seq += 1
+            self.send({"seq": self._seq, "ops": ops})
+
+
+def _read(run: Run, open_: Callable[[], Stream], tell: Callable[[Told], None]) -> None:
+    """Everything that may take long, told piece by piece. Never raises."""
+    stream: Stream | None = None
+    try:
+        stream = open_()
+        tell(Told(run, opened=stream))
+        with stream:
+            for event in stream:
+                tell(Told(run, event=event))
+            tell(Told(run, ended=True, reply=_reply_of(stream)))
+    except BaseException as error:
+        partial = getattr(error, "partial", None) or (_reply_of(stream) if stream else None)
+        tell(Told(run, ended=True, reply=partial, error=error))
+
+
+def _reply_of(stream: Stream) -> Reply | None:
+    return getattr(stream, "reply", None)

@@ -18,6 +18,9 @@ from .bundles import prompt_section as _prompt_section
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..llm import LLM
+    from .explore import Explorer
+
 
 def mimebundle(reply: Reply, include: Any = None, exclude: Any = None) -> Bundle:
     """What a notebook shows for a Reply that ends a cell."""
@@ -106,8 +109,8 @@ def _kinds(reply: Reply) -> tuple[str, ...]:
     return (*reply.kinds, *("answer",) * missing)
 
 
-def explore(reply: Reply) -> Any:
-    """The live view: hover, keyboard, branching."""
+def explore(reply: Reply, llm: "LLM | None" = None, **options: Any) -> "Explorer":
+    """The live view: hover, keyboard, branching. See `ui.explore.Explorer`."""
     from .explore import Explorer
 
-    return Explorer(reply)
+    return Explorer(reply, llm, look=current_look(), **options)

@@ -1,96 +1,263 @@
-"""The live view of a reply in a real browser: pointer, keyboard, branches, reload."""
+"""The live view of a reply in a real browser: pointer, keyboard, branches, stop, reload, no kernel."""
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from .harness import Jupyter, Notebook
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-SETUP = """
+EVIL = "<img src=x onerror=pwned=1>"
+SETUP = f"""
 %load_ext llm_magic
 from llm_magic import LLM
 from llm_magic.hub import hub
 from llm_magic.chat.scripted import Scripted
-tail = ["word%d " % i for i in range(40)]
-script = Scripted(lambda r: "The quick <b>fox</b> jumps." if not isinstance(r.prompt, tuple) or
-                  not isinstance(r.prompt[0], int) else tail, model="fake")
+evil = {EVIL!r}
+tail = ["word%d " % i for i in range(30)]
+def answer(request):
+    if isinstance(request.prompt, tuple) and isinstance(request.prompt[0], int):
+        return tail
+    return ["The", " quick", " ", evil, " fox", ".\\n", "It", " jumps", " over", " a", " dog", "."]
+script = Scripted(answer, model="fake")
 hub.add("fake", LLM(script)); hub.default = "fake"
 """
 CELLS = [
     SETUP,
-    "%%llm --live -n 64\nGo",
-    "print(len(_explorer.reply.branches))",
+    "%%llm --live -n 64 --out r\nGo",
+    "print(len(_explorer.reply.branches), len(r.branches), _llm is r, r.branches[-1][1].text[-7:])",
     "script.delay = 0.05",
+    "import time\ntime.sleep(30)",
+    "_explorer",
 ]
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, lab: Jupyter) -> Iterator[Notebook]:
-    lab.write("explore.ipynb", CELLS)
-    notebook = lab.open(browser, "explore.ipynb")
+@pytest.fixture
+def page(browser: Browser, lab: Jupyter, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    """A notebook with a live view in cell 1."""
+    name = f"{request.node.name}.ipynb"
+    lab.write(name, CELLS)
+    notebook = lab.open(browser, name)
     for i in (0, 1):
         notebook.run(i)
-    expect(notebook.cell(1).locator(".lmx-token").first).to_be_visible()
+    expect(token(view_of(notebook), 11)).to_be_visible()
     yield notebook
     assert notebook.errors == []
+    assert notebook.page.evaluate("window.pwned") is None
     notebook.close()
 
 
+def view_of(notebook: Notebook, cell: int = 1) -> Locator:
+    return notebook.cell(cell).locator(".lmx")
+
+
+def text(view: Locator) -> Locator:
+    """The tokens of the selected view."""
+    return view.locator(".lmx-text").last
+
+
+def token(view: Locator, i: int) -> Locator:
+    return text(view).get_by_role("option").nth(i)
+
+
+def card(view: Locator) -> Locator:
+    return view.locator(".lmx-card")
+
+
+def tabs(view: Locator) -> Locator:
+    return view.get_by_role("tab")
+
+
+def choose(view: Locator, i: int) -> None:
+    """Go on from the first alternative of token i, by mouse."""
+    token(view, i).click()
+    card(view).locator(".lmx-choice:not([aria-disabled])").first.click()
+
+
 def test_tokens_are_text_and_say_what_they_are(page: Notebook) -> None:
-    view = page.cell(1).locator(".lmx")
-    expect(view.locator(".lmx-text")).to_contain_text("The quick <b>fox</b> jumps.")
-    assert view.locator(".lmx-text b").count() == 0
-    first = view.locator(".lmx-token").first
-    assert "The" in (first.get_attribute("aria-label") or "")
+    view = view_of(page)
+    expect(text(view)).to_contain_text(f"The quick·{EVIL} fox.⏎")
+    assert view.locator("img, script").count() == 0
+    assert re.fullmatch(r"␣quick, \S+%, rank \d+", token(view, 1).get_attribute("aria-label") or "")
+    assert text(view).locator(".lmx-line").count() == 2
 
 
-def test_pointing_shows_alternatives(page: Notebook) -> None:
-    view = page.cell(1).locator(".lmx")
-    view.locator(".lmx-token").nth(1).hover()
-    expect(view.locator(".lmx-facts")).to_contain_text("token 1")
-    expect(view.locator(".lmx-facts")).to_contain_text("entropy at least")
-    assert view.locator(".lmx-choices button").count() == 5
+def test_pointing_opens_a_card_that_can_be_reached(page: Notebook) -> None:
+    view = view_of(page)
+    token(view, 3).hover()
+    expect(card(view)).to_be_visible()
+    expect(card(view)).to_contain_text("token 3")
+    expect(card(view)).to_contain_text(
+        re.compile(r"rank \d+ · logprob −\d.\d\d · entropy ≥ \d.\d\d bits")
+    )
+    expect(card(view).locator(".lmx-choice")).to_have_count(5)
+    expect(card(view).locator(".lmx-taken")).to_have_count(1)
+    expect(card(view)).to_contain_text("everything else")
+    # The way to an alternative leads over nothing that would close the card.
+    card(view).locator(".lmx-choice").last.hover()
+    page.page.wait_for_timeout(500)
+    expect(card(view)).to_contain_text("token 3")
+    page.cell(2).hover()
+    expect(card(view)).to_be_hidden()
 
 
-def test_keys_move_choose_and_branch(page: Notebook) -> None:
-    view = page.cell(1).locator(".lmx")
-    view.locator(".lmx-token").first.focus()
-    page.page.keyboard.press("ArrowRight")
-    page.page.keyboard.press("ArrowRight")
-    expect(view.locator(".lmx-facts")).to_contain_text("token 2")
-    page.page.keyboard.press("Enter")
-    page.page.keyboard.press("Enter")
-    expect(view.locator("[role=tab]")).to_have_count(2)
-    expect(view.locator(".lmx-text")).to_contain_text("word39")
-    expect(view.locator("[role=tab]").nth(1)).to_have_attribute("aria-selected", "true")
+def test_a_click_holds_the_card_until_escape(page: Notebook) -> None:
+    view = view_of(page)
+    token(view, 4).click()
+    expect(card(view)).to_contain_text("token 4")
+    token(view, 9).hover()
+    page.page.wait_for_timeout(300)
+    expect(card(view)).to_contain_text("token 4")
+    page.page.keyboard.press("Escape")
+    expect(card(view)).to_be_hidden()
+    expect(token(view, 4)).to_be_focused()
+
+
+def test_keys_move_by_token_and_by_line(page: Notebook) -> None:
+    view, keys = view_of(page), page.page.keyboard
+    token(view, 0).focus()
+    expect(card(view)).to_contain_text("token 0")
+    for key, at in (
+        ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 5), ("Home", 0), ("ArrowDown", 6),
+        ("End", 11), ("ArrowUp", 3), ("Control+Home", 0), ("Control+End", 11), ("ArrowRight", 11),
+    ):  # fmt: skip
+        keys.press(key)
+        expect(token(view, at)).to_be_focused()
+        expect(card(view)).to_contain_text(f"token {at}")
+    # One token is in the way of Tab, not all of them.
+    assert text(view).locator('[tabindex="0"]').count() == 1
+    assert token(view, 11).get_attribute("aria-selected") == "true"
+
+
+def test_letters_are_no_notebook_commands(page: Notebook) -> None:
+    view = view_of(page)
+    token(view, 0).focus()
+    page.page.keyboard.type("ddaabbm")
+    expect(page.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(len(CELLS))
+
+
+def test_keys_choose_an_alternative_and_branch(page: Notebook) -> None:
+    view, keys = view_of(page), page.page.keyboard
+    token(view, 0).focus()
+    keys.press("ArrowRight")
+    keys.press("Enter")
+    first = card(view).locator(".lmx-choice:not([aria-disabled])").first
+    expect(first).to_be_focused()
+    keys.press("ArrowDown")
+    keys.press("ArrowUp")
+    expect(first).to_be_focused()
+    keys.press("Enter")
+    expect(tabs(view)).to_have_count(2)
+    expect(tabs(view).nth(1)).to_have_attribute("aria-selected", "true")
+    expect(text(view)).to_contain_text("word29")
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    # What both share is dimmed, the branch begins where it was chosen, and the focus is there.
+    expect(text(view).locator(".lmx-common")).to_have_count(1)
+    expect(token(view, 1)).to_have_class(re.compile("lmx-parts"))
+    expect(token(view, 1)).to_be_focused()
     page.run(2)
-    expect(page.output(2)).to_have_text("1")
-    # The answer itself is one tab away.
-    view.locator("[role=tab]").first.click()
-    expect(view.locator(".lmx-text")).to_contain_text("jumps.")
+    expect(page.output(2)).to_have_text("1 1 True word29 \n")
+    # The answer itself is one key away.
+    tabs(view).nth(1).focus()
+    keys.press("ArrowLeft")
+    expect(tabs(view).first).to_be_focused()
+    expect(text(view)).to_contain_text("jumps over")
 
 
-def test_stop_ends_a_branch_and_keeps_what_is_there(page: Notebook) -> None:
+def test_branches_stand_side_by_side(page: Notebook) -> None:
+    view = view_of(page)
+    choose(view, 7)
+    expect(text(view)).to_contain_text("word29")
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    choose(view, 8)  # a branch of the branch
+    expect(tabs(view)).to_have_count(3)
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    view.get_by_role("button", name="Side by side").click()
+    both = view.get_by_role("listbox")
+    expect(both).to_have_count(2)
+    assert view.locator(".lmx-pane").first.locator(".lmx-common").count() == 8
+    view.get_by_label("Compare with").select_option("0")
+    expect(both.first).to_contain_text("jumps over")
+    assert view.locator(".lmx-pane").first.locator(".lmx-common").count() == 7
+    assert view.locator(".lmx-pane").last.locator(".lmx-common").count() == 7
+    left, right = (view.locator(".lmx-pane").nth(i).bounding_box() for i in (0, 1))
+    assert left and right and left["x"] + left["width"] <= right["x"]
+
+
+def test_stop_ends_a_branch_while_a_cell_runs(page: Notebook) -> None:
     page.run(3)
-    view = page.cell(1).locator(".lmx")
-    before = view.locator("[role=tab]").count()
-    view.locator(".lmx-token").nth(1).click()
-    view.locator(".lmx-choices button:not([disabled])").first.click()
-    expect(view.locator(".lmx-text")).to_contain_text("word3")
-    view.locator(".lmx-stop").click()
-    expect(view.locator(".lmx-stop")).to_have_count(0)
-    expect(view.locator("[role=tab]")).to_have_count(before + 1)
-    assert "word39" not in view.locator(".lmx-text").inner_text()
-    expect(view.locator(".lmx-note")).to_have_text("cancelled")
+    page.start(4)
+    expect(page.cell(4).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
+    view = view_of(page)
+    choose(view, 1)
+    expect(text(view)).to_contain_text("word3")
+    expect(view.locator(".lmx-progress")).to_contain_text("tok/s")
+    view.get_by_role("button", name="Stop").click()
+    expect(view.locator(".lmx-stop")).to_be_hidden(timeout=3_000)
+    expect(tabs(view)).to_have_count(2)
+    expect(view.locator(".lmx-status")).to_have_text("stopped")
+    assert "word29" not in text(view).inner_text()
+    expect(page.cell(4).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
+    # B103: nothing of it landed in the running cell; the static form of its own cell has it.
+    assert page.output(4).count() == 0
+    expect(page.output(1).first).to_contain_text("1 branch")
 
 
-def test_the_cell_itself_is_static_and_stays(page: Notebook) -> None:
+def test_two_views_show_the_same(page: Notebook) -> None:
+    page.run(5)
+    one, two = view_of(page), view_of(page, 5)
+    expect(token(two, 11)).to_be_visible()
+    choose(one, 1)
+    for view in (one, two):
+        expect(tabs(view)).to_have_count(2)
+    expect(text(one)).to_contain_text("word29")
+    # Nobody is taken away from what they are reading.
+    expect(text(two)).to_contain_text("jumps over")
+    tabs(two).nth(1).click()
+    expect(text(two)).to_contain_text("word29")
+
+
+def test_reloaded_page_shows_all_and_goes_on(page: Notebook) -> None:
+    view = view_of(page)
+    choose(view, 1)
+    expect(text(view)).to_contain_text("word29")
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    page.save()
+    page.reload()
+    view = view_of(page)
+    expect(tabs(view)).to_have_count(2)
+    tabs(view).nth(1).click()
+    expect(text(view)).to_contain_text("word29")
+    token(view, 3).hover()
+    expect(card(view).locator(".lmx-choice")).to_have_count(5)
+    choose(view, 3)
+    expect(tabs(view)).to_have_count(3)
+
+
+def test_saved_notebook_stands_without_a_kernel(
+    page: Notebook, lab: Jupyter, browser: Browser
+) -> None:
+    view = view_of(page)
+    choose(view, 1)
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    expect(page.output(1).first).to_contain_text("1 branch")
     saved = page.save()
-    first, second = saved.cells[1].outputs
-    assert "application/vnd.jupyter.widget-view+json" not in first.data
-    assert "application/vnd.jupyter.widget-view+json" in second.data
-    assert "text/html" in second.data
-    assert "Token probabilities" in first.data["text/html"]
+    static, live = saved.cells[1].outputs
+    assert "application/vnd.jupyter.widget-view+json" not in static.data
+    assert "application/vnd.jupyter.widget-view+json" in live.data
+    assert "text/html" not in live.data
+    assert len(static.data["application/vnd.llm-magic.reply+json"]["branches"]) == 1
+    # Another machine: not trusted, and no kernel that knows the widget.
+    for cell in saved.cells:
+        cell.metadata.pop("trusted", None)
+    (lab.root / "foreign.ipynb").write_text(json.dumps(saved).replace("pwned", "PWNED"))
+    foreign = lab.open(browser, "foreign.ipynb")
+    output = foreign.output(1).first
+    expect(output).to_contain_text("Token probabilities")
+    expect(output).to_contain_text("word29")
+    assert foreign.page.evaluate("window.PWNED") is None
+    foreign.close()
