@@ -63,6 +63,13 @@ class Prompts:
 
 def client(llm, prompts, n, rng, faults):
     """n requests, each of which ends in a way of its own."""
+    try:
+        requests(llm, prompts, n, rng, faults)
+    except Exception as e:
+        faults.append(repr(e))
+
+
+def requests(llm, prompts, n, rng, faults):
     for _ in range(n):
         i = rng.randrange(prompts.n)
         way = rng.choice(("read", "cancel", "keep", "close", "drop", "timer", "leave"))
