@@ -63,6 +63,8 @@ OBJECT = _words("""
     properties patternProperties additionalProperties required propertyNames minProperties
     maxProperties dependentRequired unevaluatedProperties
 """)
+# Keywords by which an object says itself what else it may hold.
+OPEN = _words("additionalProperties patternProperties propertyNames unevaluatedProperties")
 ARRAY = _words("items prefixItems minItems maxItems contains uniqueItems additionalItems")
 COPIED = (
     *("type", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"),
@@ -204,6 +206,7 @@ class _Part:
         self.job, self.given, self.path, self.resolver = job, given, path, resolver
         in_place = IN_PLACE & given.keys()
         self.alone = alone and not in_place
+        self.whole = alone  # nothing applies from outside; something may from within
         # The only thing that applies here: what is in it stands alone as well.
         meaning = KEYWORDS & given.keys()
         self.passes = alone and meaning <= {*in_place, "type"} and len(in_place) == 1
@@ -217,8 +220,8 @@ class _Part:
             if key in given:
                 out[key] = given[key]
         for step in (
-            self._strings, self._references, self._arrays, self._objects, self._dependencies,
-            self._unions, self._conditions, self._numbers,
+            self._strings, self._references, self._arrays, self._objects, self._close,
+            self._dependencies, self._unions, self._conditions, self._numbers,
         ):  # fmt: skip
             step()
         if any(part is False for part in self.all_of):
@@ -366,7 +369,9 @@ class _Part:
             opposite = negated(given["not"], self._look)
             if opposite is None:
                 raise self.refuse("not", "its opposite cannot be said in other keywords")
-            self.all_of.append(self.child(opposite, "not", alone=False))
+            whole = self.passes and isinstance(opposite, dict) and set(opposite) == {"type"}
+            whole = whole and "type" not in given
+            self.all_of.append(self.child(opposite, "not", alone=whole))
         if "if" not in given:
             return
         yes = [self.child(given[k], k, alone=False) for k in ("if", "then") if k in given]
@@ -395,7 +400,7 @@ class _Part:
 
     def _arrays(self) -> None:
         given, out = self.given, self.out
-        if not self.may_be("array") or not (ARRAY & given.keys() or given.get("type") == "array"):
+        if not self.may_be("array") or not (ARRAY & given.keys() or "type" in given):
             return
         items = given.get("items", True)
         heads, rest = given.get("prefixItems"), items
@@ -487,7 +492,7 @@ class _Part:
         if not self.may_be("object"):
             out.pop("required", None)
             return
-        if not (OBJECT & given.keys() or given.get("type") == "object"):
+        if not (OBJECT & given.keys() or "type" in given):
             return
         if self.alone and "type" not in given:
             out["type"] = "object"
@@ -540,6 +545,39 @@ class _Part:
             if closes and len(properties) >= given.get("minProperties", 0)
             else self.job.any(self.alone)
         )
+
+    def _close(self) -> None:
+        """An object that is described in several parts gets no properties but those they name."""
+        keys = self.given.keys()
+        if self.alone or not self.whole or self.passes or "minProperties" in keys or OPEN & keys:
+            return
+        names = self._named(self.given, 0)
+        if names:
+            own = self.out.get("properties", {})
+            self.out["properties"] = {**dict.fromkeys(names, True), **own}
+            self.out["additionalProperties"] = False
+
+    def _named(self, schema: Any, depth: int) -> list[str] | None:
+        """The properties that a schema or its parts name; None when one allows others."""
+        if not isinstance(schema, Mapping) or depth > 16:
+            return []
+        if depth and OPEN & schema.keys() and schema.get("additionalProperties") is not False:
+            return None
+        parts = [schema[k] for k in ("if", "then", "else") if k in schema]
+        parts += [part for k in ("allOf", "anyOf", "oneOf") for part in schema.get(k, ())]
+        parts += schema.get("dependentSchemas", {}).values()
+        for name, part in schema.get("dependencies", {}).items():
+            parts += [{"required": [name, *part]} if isinstance(part, list) else part]
+        for name, others in schema.get("dependentRequired", {}).items():
+            parts.append({"required": [name, *others]})
+        parts += [self._look({"$ref": schema["$ref"]})] if "$ref" in schema else []
+        names: list[str] = []
+        for part in parts:
+            more = self._named(part, depth + 1)
+            if more is None:
+                return None
+            names += more
+        return [*names, *schema.get("properties", ()), *schema.get("required", ())]
 
     def _evaluated(self, schema: Any) -> list[str]:
         """Names of properties that other schemas of the same object certainly look at."""

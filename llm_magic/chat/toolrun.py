@@ -146,7 +146,8 @@ def _prepared(
         _refused(out, "unknown", f"There is no tool {call.name!r}. Tools: {names}.")
         return None
     try:
-        out.arguments = call_arguments(call)
+        empty = not call.arguments.strip()
+        out.arguments = {} if empty else call_arguments(call)
     except ValueError as e:
         _refused(out, "invalid", f"The arguments are not JSON: {e}.")
         return None

@@ -13,6 +13,7 @@ from typing import Any, overload
 
 from ..errors import RequestError, SchemaError, ToolError
 from ..events import ToolSpec
+from .markup.values import loads
 from .schema import default_of, from_json, object_schema
 
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
@@ -103,8 +104,16 @@ def as_tool(thing: Any) -> Tool:
     )
 
 
-def as_tools(things: Sequence[Any]) -> tuple[Tool, ...]:
-    """Tools in the given order. RequestError for two of one name."""
+def as_tools(things: Sequence[Any] | str) -> tuple[Tool, ...]:
+    """Tools in the given order, also from a JSON list of descriptions. RequestError for two of one
+    name, and for what describes no tool."""
+    if isinstance(things, str):
+        try:
+            things = list(loads(things))
+        except (ValueError, TypeError) as e:
+            raise RequestError(f"the tools are not JSON: {e}") from None
+    elif callable(things) or isinstance(things, Mapping | Tool | ToolSpec):
+        things = [things]
     tools = tuple(as_tool(thing) for thing in things)
     names = [t.name for t in tools]
     for name in names:
