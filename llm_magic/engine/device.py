@@ -292,7 +292,29 @@ def _cache_file() -> Path:
     return cache_dir() / "tinygrad" / f"{cpu_hash()}.db"
 
 
+class _Cursor(sqlite3.Cursor):
+    """What cannot be written is compiled again next time; what cannot be read is not there."""
+
+    def execute(self, sql: str, parameters: Any = ()) -> "_Cursor":
+        try:
+            super().execute(sql, parameters)
+        except sqlite3.DatabaseError as error:  # full disk, read-only folder, damaged file
+            if sql.startswith("SELECT"):
+                raise sqlite3.OperationalError(str(error)) from error  # tinygrad: no such entry
+        return self
+
+
 class _Connection(sqlite3.Connection):
+    def cursor(self, factory: Any = _Cursor) -> Any:
+        return super().cursor(factory)
+
+    def commit(self) -> None:
+        try:
+            super().commit()
+        except sqlite3.DatabaseError:
+            with contextlib.suppress(sqlite3.DatabaseError):
+                self.rollback()
+
     def __del__(self) -> None:
         self.close()  # its thread has ended
 
@@ -358,8 +380,9 @@ def _use_cache(helpers: Any) -> Path:
     path = _cache_file()
     current = helpers.db_connection
     if not (isinstance(current, _Database) and current.path == path):
-        # helpers._db_connection, if open, stays as it is: only its own thread may close it.
-        helpers.CACHEDB, helpers._db_tables = str(path), _NoTable()
+        # helpers._db_connection, if open, stays as it is: only its own thread may close it. So does
+        # helpers.CACHEDB: a thread that is opening it reads the name twice, for folder and file.
+        helpers._db_tables = _NoTable()
         helpers.db_connection = _Database(path)
     return path
 

@@ -222,6 +222,26 @@ def test_a_cache_that_cannot_be_written_costs_time_only(fresh, tmp_path):
     assert run(SETUP + "print(engine(1), user(0))", **fresh) == f"{E1} {U0}"
 
 
+@ZIG
+@pytest.mark.parametrize("trouble", ["max_page_count=1", "query_only=1"])
+def test_a_cache_that_is_full_or_becomes_read_only_costs_time_only(fresh, trouble):
+    """sqlite's own words for both: "database or disk is full", "attempt to write a readonly"."""
+    use = "from tinygrad import helpers; from llm_magic.engine import device; device.prepare()\n"
+    before = "helpers.diskcache_put('t', 'before', b'1'); helpers.diskcache_put('u', 'u', b'u')\n"
+    break_it = f"helpers.db_connection().execute('PRAGMA {trouble}')\n"
+    put = "print(len(helpers.diskcache_put('t', 'after', b'x' * 10**6)), end=' ')\n"
+    get = "print(helpers.diskcache_get('t', 'before'), helpers.diskcache_get('t', 'after'))"
+    assert run(use + before + break_it + put + get, **fresh) == "1000000 b'1' None"
+
+
+@ZIG
+def test_a_damaged_cache_costs_time_only(fresh, tmp_path):
+    file = tmp_path / "cache" / "tinygrad" / f"{device.cpu_hash()}.db"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no database at all " * 1000)
+    assert run(SETUP + "print(engine(1), user(0))", **fresh) == f"{E1} {U0}"
+
+
 @pytest.mark.parametrize("changed", ["flags", "model", "vendor_id"])
 def test_another_cpu_has_another_hash(monkeypatch, changed):
     info = {"flags": "sse2 avx2", "model": "85", "vendor_id": "A", "cpu MHz": "2000"}
