@@ -7,8 +7,8 @@ as a table, as JSON, or as a plot (ui/benchview.py). It must not know notebooks.
 """
 
 from .command import main
+from .measure import available, run
 from .report import OURS, Report, Result, table
-from .run import available, run
 from .subjects import PEERS
 
 __all__ = ["OURS", "PEERS", "Report", "Result", "available", "main", "run", "table"]

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import LLMError
+from .measure import available, run
 from .report import Report, table
-from .run import available, run
 from .subjects import PEERS
 from .worker import work
 

@@ -23,7 +23,9 @@ TIMEOUT = 900.0  # seconds for one measurement; a subject that needs more has fa
 
 
 class Worker:
-    """The asking side. Close it, or use it as a context."""
+    """The asking side. Close it, or use it as a context. program: what starts the other side."""
+
+    program: tuple[str, ...] = (sys.executable, "-m", "llm_magic.bench")
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class Worker:
     ) -> None:
         self.name, self._timeout = name, timeout
         self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed by close)
-        command = [sys.executable, "-m", __package__, "--worker", name, path, str(threads)]
+        command = [*self.program, "--worker", name, path, str(threads)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
             env=os.environ | dict(environment or {}),
@@ -96,7 +98,7 @@ class Worker:
 
 
 def work(name: str, path: str, threads: int) -> None:
-    """The worker's side; never returns. What libraries print goes to stderr: stdout is the channel."""
+    """The worker's side; never returns. stdout is the channel: libraries print to stderr."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     subject = SUBJECTS[name](path, threads)
