@@ -232,7 +232,7 @@ class Usage:
 class Timings:
     """Seconds. queued: until the first work; prefill: new prompt tokens; decode: the rest.
 
-    load: model loading that this request waited for; first_token: from submit to first token.
+    load: of the model, told by the first reply after it; first_token: from submit to first token.
     """
 
     load: float = 0.0

@@ -87,8 +87,8 @@ class Local:
         options = Options(ctx or DEFAULT_CTX, slots or DEFAULT_SLOTS, threads, device)
         self.model = name
         self.path = path
-        self._began = time.perf_counter()
-        self.load_seconds = 0.0
+        self._began: float | None = time.perf_counter()
+        self._load_seconds: float | None = None  # until a reply has told it
         self._engine: Engine = Engine(path, options, gate)
         self._template: Template | None = None
         self._constrainer: Constrainer | None = None
@@ -112,8 +112,10 @@ class Local:
                 if done:
                     break
         engine.ready.result()
-        if not self.load_seconds:
-            self.load_seconds = time.perf_counter() - self._began
+        with self._lock:
+            if self._began is not None:
+                self._load_seconds = time.perf_counter() - self._began
+                self._began = None
 
     @property
     def engine(self) -> "Engine":
@@ -247,7 +249,9 @@ class Local:
         parse = None
         if request.constraint is not None:
             parse = functools.partial(read_value, request.constraint)
-        return TokenStream(generation, router, fold, first, request.suffix, parse)
+        with self._lock:
+            load, self._load_seconds = self._load_seconds or 0.0, None
+        return TokenStream(generation, router, fold, first, request.suffix, parse, load)
 
     def _submit(
         self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: Any

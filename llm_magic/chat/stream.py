@@ -34,7 +34,7 @@ class TokenStream:
 
     Iterate on one thread; `cancel` and `close` are safe from any. `first`: events that come before
     everything else (an echoed prompt). `suffix`: text appended to a finished answer. `parse`: makes
-    the reply's `parsed` of an answer that was not cut.
+    the reply's `parsed` of an answer that was not cut. `load`: seconds of loading before this.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class TokenStream:
         first: Sequence[Event] = (),
         suffix: str = "",
         parse: Callable[[str], Any] | None = None,
+        load: float = 0.0,
     ) -> None:
         self._source = source
         self._router = router
@@ -53,6 +54,7 @@ class TokenStream:
         self._echo = "".join(e.text for e in first if isinstance(e, Delta))
         self._suffix = suffix
         self._parse = parse
+        self._load = load
         self._limit: int | None = None  # tokens that count, once somebody said so
         self._tokens: list[Token] = []  # as they came; the router decides which are kept
         self._done = False
@@ -115,6 +117,7 @@ class TokenStream:
             decode = self._tokens[kept - 1].at - self._tokens[0].at if kept > 1 else 0.0
             tps = (kept - 1) / decode if decode > 0 else 0.0
             timings = replace(timings, decode=decode, decode_tps=tps)
+        timings = replace(timings, load=timings.load + self._load)
         self._out.append(Finish(reason, usage, timings))
         self._done = True
 

@@ -244,6 +244,16 @@ def test_many_threads_share_one_engine(toy):
 # ------------------------------------------------------------- loading and unloading
 
 
+def test_the_first_reply_tells_how_long_loading_took(tmp_path):
+    start = time.perf_counter()
+    llm = llm_magic.load(str(toy_gguf(tmp_path / "new.gguf")))
+    seconds = time.perf_counter() - start
+    first, second = (llm.complete("a b", max_tokens=2).timings.load for _ in range(2))
+    assert 0 < first <= seconds
+    assert second == 0
+    llm.unload()
+
+
 def test_LAI1_nothing_is_generated_after_unload(tmp_path):
     llm = llm_magic.load(str(toy_gguf(tmp_path / "gone.gguf")))
     llm.unload()
@@ -285,7 +295,7 @@ def test_LAI20_a_wrong_device_is_named(toy_path):
         llm_magic.load(str(toy_path), device="ABACUS")
 
 
-@pytest.mark.parametrize("wrong", [{"ctx": 0}, {"slots": -1}, {"threads": True}])
+@pytest.mark.parametrize("wrong", [{"ctx": 0}, {"slots": -1}, {"threads": True}, {"ctx": "8k"}])
 def test_sizes_that_make_no_sense_are_refused(toy_path, wrong):
     with pytest.raises(errors.RequestError, match=next(iter(wrong))):
         llm_magic.load(str(toy_path), **wrong)
