@@ -183,6 +183,19 @@ def test_growing_keeps_the_cache(tmp_path):
     forward.close()
 
 
+@pytest.mark.parametrize("n", [1, 16, 50, 64, 130])
+def test_a_copied_prefix_is_that_of_the_source(tmp_path, n):
+    path = toy(tmp_path, types="Q4_1", arch="gemma3")
+    forward = kernel_forward(path)
+    ids = np.tile(IDS, 3)[:150]
+    evaluate(forward, ids, slot=0)
+    evaluate(forward, ids[::-1], slot=2)
+    expected = evaluate(forward, ids[n:], slot=0, at=n)
+    forward.copy(0, 2, n)
+    np.testing.assert_array_equal(evaluate(forward, ids[n:], slot=2, at=n), expected)
+    forward.close()
+
+
 @pytest.mark.parametrize(
     ("tokens", "slots", "positions", "want"),
     [

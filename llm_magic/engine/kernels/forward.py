@@ -83,10 +83,10 @@ class KernelForward:
             return dequantize(gguf.tensors[name]).reshape(-1)
 
         self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
-        slot, scratch = lay.set_context(self._layout, config, n_ctx)
+        self._slot, scratch = lay.set_context(self._layout, config, n_ctx)  # halves per slot
         self._row = up(config.n_vocab, 32)
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
-        self._kv = Region(n_slots * slot * 2)
+        self._kv = Region(n_slots * self._slot * 2, huge=True)
         self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot
         self._scratch = Region(scratch)
         self._logits = Region(MAX_ROWS * self._row * 4)
@@ -170,9 +170,9 @@ class KernelForward:
 
     def copy(self, source: int, target: int, n: int) -> None:
         """Copy positions 0 .. n-1 of one slot's cache to another slot."""
-        blocks = up(n, 16) // 16  # whole blocks: what lies behind n is written before it is read
-        for part in self._cache_views(self._kv, self._n_ctx, self._n_slots):
-            part[target, :, :, :blocks] = part[source, :, :, :blocks]
+        cache = self._kv.view(np.uint16, self._n_slots * self._slot).reshape(self._n_slots, -1)
+        used = self._used(n)  # whole chunks: what lies behind n is written before it is read
+        cache[target, :used] = cache[source, :used]
         self._filled[target] = max(self._filled[target], n)
 
     def resize(self, n_ctx: int, n_slots: int) -> None:
@@ -180,20 +180,21 @@ class KernelForward:
         n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
         if (n_ctx, n_slots) == (self._n_ctx, self._n_slots):
             return
-        old, before = self._kv, self._cache_views(self._kv, self._n_ctx, self._n_slots)
+        old, before = self._kv, self._n_slots
         slot, scratch = lay.set_context(self._layout, self.config, n_ctx)
         self._scratch.close()
-        self._kv, self._scratch = Region(n_slots * slot * 2), Region(scratch)
-        after = self._cache_views(self._kv, n_ctx, n_slots)
+        self._kv, self._scratch = Region(n_slots * slot * 2, huge=True), Region(scratch)
+        had = old.view(np.uint16, old.nbytes // 2)[: before * self._slot].reshape(before, -1)
+        new = self._kv.view(np.uint16, n_slots * slot).reshape(n_slots, slot)
         for s, filled in enumerate(self._filled):
-            blocks = up(int(filled), 16) // 16
-            for new, had in zip(after, before, strict=True):
-                new[s, :, :, :blocks] = had[s, :, :, :blocks]
+            used = self._used(int(filled))
+            new[s, :used] = had[s, :used]
+        del had, new
+        self._slot = slot
         self._filled = np.concatenate([self._filled, np.zeros(n_slots - self._n_slots, np.int64)])
         self._n_ctx, self._n_slots = n_ctx, n_slots
         self._write_plan()
         self._set_arguments()
-        del before
         old.close()
 
     def set_threads(self, threads: int) -> None:
@@ -205,9 +206,7 @@ class KernelForward:
         """Weights, and the part of the cache that has been written."""
         if self._closed:
             return 0
-        c = self.config
-        position = c.n_layers * c.n_kv_heads * up(c.head_dim, 16) * 2 * 2
-        return self._layout.weight_bytes + int(self._filled.sum()) * position
+        return self._layout.weight_bytes + 2 * sum(self._used(int(f)) for f in self._filled)
 
     def close(self) -> None:
         """Free weights and cache. Idempotent."""
@@ -287,12 +286,9 @@ class KernelForward:
         logits: F32 = self._logits.view(np.float32, m * self._row).reshape(m, self._row)
         return logits[:, : self.config.n_vocab]
 
-    def _cache_views(self, kv: Region, n_ctx: int, n_slots: int) -> list[npt.NDArray[np.uint16]]:
-        """Keys and values as [slot, layer, head, block of 16 positions, ...]."""
-        c, blocks, pad = self.config, up(n_ctx, lay.CHUNK) // 16, up(self.config.head_dim, 16)
-        shape = (n_slots, c.n_layers, c.n_kv_heads, 2, blocks, pad * 16)
-        cache = kv.view(np.uint16, int(np.prod(shape))).reshape(shape)
-        return [cache[:, :, :, 0], cache[:, :, :, 1]]
+    def _used(self, filled: int) -> int:
+        """Halves of a slot's cache that hold something: whole chunks from its start on."""
+        return up(filled, lay.CHUNK) // lay.CHUNK * int(self._layout.model[0]["kv_chunk"])
 
     def _check(self, tokens: I32, slots: I32, positions: I32, want: I32) -> None:
         """A wrong index would write outside our memory: refuse it."""

@@ -67,7 +67,7 @@ ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad"
 SIZES = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
 COUNTS = (*SIZES, "gelu", "n_ropes", "max_rows", "max_parts")
 REALS = ("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap", "pad")
-STRIDES = ("kv_slot", "kv_layer", "kv_head", "kv_values")
+STRIDES = ("kv_slot", "kv_chunk", "kv_layer", "kv_head")
 PLACES = ("x", "h", "qkv", "att", "parts", "trig", "items", "work")
 MODEL = np.dtype(
     [(c, "i4") for c in COUNTS]
@@ -261,12 +261,12 @@ def set_context(layout: Layout, config: Config, n_ctx: int) -> tuple[int, int]:
 
     Returns (float16 numbers of cache per slot, bytes of scratch memory).
     """
-    m, pad = layout.model[0], up(config.head_dim, 16)
-    m["kv_values"] = up(n_ctx, CHUNK) * pad
-    m["kv_head"] = 2 * m["kv_values"]
+    m, pad, chunks = layout.model[0], up(config.head_dim, 16), up(n_ctx, CHUNK) // CHUNK
+    m["kv_head"] = 2 * CHUNK * pad
     m["kv_layer"] = config.n_kv_heads * m["kv_head"]
-    m["kv_slot"] = config.n_layers * m["kv_layer"]
+    m["kv_chunk"] = config.n_layers * m["kv_layer"]
+    m["kv_slot"] = chunks * m["kv_chunk"]
     # Behind everything else: the shares of a few rows' chunks.
-    m["parts"], m["max_parts"] = layout.scratch_bytes, up(n_ctx, CHUNK) // CHUNK
-    parts = SHARED_ROWS * config.n_heads * int(m["max_parts"]) * (16 + pad) * 4
+    m["parts"], m["max_parts"] = layout.scratch_bytes, chunks
+    parts = SHARED_ROWS * config.n_heads * chunks * (16 + pad) * 4
     return int(m["kv_slot"]), layout.scratch_bytes + parts

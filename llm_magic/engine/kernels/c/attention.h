@@ -1,8 +1,9 @@
 // Attention of a tile of query vectors (rows x heads that share one key head) over a range of
 // positions, chunk by chunk, so that scores never leave the cache.
 //
-// keys:   [position / 16][entry][16 positions] f16: scores of 16 positions need no sums across lanes
-// values: [position][entry] f16
+// The cache of a chunk's layer and head: keys [4][entry][16 positions], then values [64][entry], f16.
+// Keys lie so that the scores of 16 positions need no sums across lanes. While one chunk is read, the
+// next is fetched: it lies far away, where the hardware would not look.
 //
 // A row's result must not depend on which rows share its step, nor on the number of threads. So chunks
 // begin at multiples of CHUNK whatever the tile, each is summed from zero, and they are joined in rising
@@ -21,7 +22,8 @@ typedef struct {
 
 typedef struct {
   const float *q;      // [entry][R], scaled
-  const u16 *keys, *values;
+  const u16 *cache;    // of chunk 0
+  i64 chunk;           // halves from one chunk to the next
   int entries;         // of a head, padded to 16
   int lo, hi;          // positions lo .. hi - 1; lo a multiple of CHUNK, or the first in the window
   int pos, per_row;    // vector v belongs to the row at position pos + v / per_row
@@ -43,29 +45,34 @@ INLINE void join_shares(share_t *all, const share_t *one, int entries) {
     st(all->sum + d, ld(all->sum + d) * keep + ld(one->sum + d) * add);
 }
 
-INLINE void score_blocks(const attend_t *a, int R, int B, int block, float *s) {
+// Scores of B blocks of 16 positions. k: keys of the first.
+INLINE void score_blocks(const attend_t *a, const u16 *k, int R, int B, float *s) {
   vf acc[B][R];
   UNROLL for (int b = 0; b < B; b++) UNROLL for (int r = 0; r < R; r++) acc[b][r] = (vf){};
-  const u16 *k = a->keys + (i64)block * a->entries * 16;
   const float *q = a->q;
   const i64 next = (i64)a->entries * 16;
   for (int e = 0; e < a->entries; e++, k += 16, q += R) {
     vf kv[B];
-    UNROLL for (int b = 0; b < B; b++) kv[b] = halves(k + b * next);
+    UNROLL for (int b = 0; b < B; b++) {
+      kv[b] = halves(k + b * next);
+      __builtin_prefetch(k + b * next + a->chunk, 0, 2);
+    }
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int b = 0; b < B; b++) acc[b][r] += kv[b] * q[r];
   }
   UNROLL for (int r = 0; r < R; r++)
     UNROLL for (int b = 0; b < B; b++) st(s + r * CHUNK + b * 16, acc[b][r]);
 }
 
-INLINE void mix_values(const attend_t *a, share_t *out, int R, int B, int from, int count, int entry,
-                       const float *s) {
+// Weighted sums of `count` values, in entries entry .. entry + 16 * B - 1. v: the first of them.
+INLINE void mix_values(const attend_t *a, const u16 *v, share_t *out, int R, int B, int count,
+                       int entry, const float *s) {
   vf acc[B][R];
   UNROLL for (int r = 0; r < R; r++) UNROLL for (int b = 0; b < B; b++) acc[b][r] = (vf){};
-  const u16 *v = a->values + (i64)from * a->entries + entry;
+  v += entry;
   for (int t = 0; t < count; t++, v += a->entries) {
     vf vv[B];
     UNROLL for (int b = 0; b < B; b++) vv[b] = halves(v + b * 16);
+    UNROLL for (int b = 0; b < B; b += 2) __builtin_prefetch(v + b * 16 + a->chunk, 0, 2);
     UNROLL for (int r = 0; r < R; r++)
       UNROLL for (int b = 0; b < B; b++) acc[b][r] += vv[b] * s[r * CHUNK + t];
   }
@@ -106,16 +113,18 @@ INLINE void attend_rows(const attend_t *a, int R) {
   for (int from = a->lo / CHUNK * CHUNK, started = 0; from < a->hi; from += CHUNK, started = 1) {
     const int begin = MAX(0, a->lo - from) / 16, count = MIN(CHUNK, a->hi - from);
     const int end = UP(count, 16) / 16;
+    const u16 *keys = a->cache + from / CHUNK * a->chunk;
+    const u16 *values = keys + (CHUNK + begin * 16) * a->entries;
     int b = begin, e = 0;
-    for (; b + B <= end; b += B) score_blocks(a, R, B, from / 16 + b, s + b * 16);
-    for (; b < end; b++) score_blocks(a, R, 1, from / 16 + b, s + b * 16);
+    for (; b + B <= end; b += B) score_blocks(a, keys + b * a->entries * 16, R, B, s + b * 16);
+    for (; b < end; b++) score_blocks(a, keys + b * a->entries * 16, R, 1, s + b * 16);
     // A chunk that some row sees in part, or not at all.
     int masked = from + end * 16 > a->pos + 1 || from + begin * 16 < last_row - a->window + 1;
     for (int r = 0; r < R; r++) soften(a, one + r, r, from, begin, end, masked, s + r * CHUNK);
     const float *weights = s + begin * 16;
-    const int first = from + begin * 16, n = count - begin * 16;
-    for (; e + 16 * B <= a->entries; e += 16 * B) mix_values(a, one, R, B, first, n, e, weights);
-    for (; e < a->entries; e += 16) mix_values(a, one, R, 1, first, n, e, weights);
+    const int n = count - begin * 16;
+    for (; e + 16 * B <= a->entries; e += 16 * B) mix_values(a, values, one, R, B, n, e, weights);
+    for (; e < a->entries; e += 16) mix_values(a, values, one, R, 1, n, e, weights);
     for (int r = 0; r < a->vectors; r++) {
       share_t *to = a->out + r;
       if (a->parts) to = (share_t *)(a->parts + from / CHUNK * a->part + r * a->vector);

@@ -17,7 +17,7 @@ typedef struct {
   i64 inv_freq[2];                // byte offsets in the weights: float64 [UP(rotated / 2, 8)]
   i64 output_norm;
   mat_t embedding, output;
-  i64 kv_slot, kv_layer, kv_head, kv_values;  // strides of the cache, in halves; keys -> values
+  i64 kv_slot, kv_chunk, kv_layer, kv_head;  // strides of the cache, in halves
   i64 x, h, qkv, att, parts, trig, items, work;  // byte offsets in the scratch memory
   acts_at in, mixed, inner;       // inputs of qkv/gate/up/output, of o, of down
   layer_t layers[];
@@ -137,6 +137,8 @@ static void turn_head(const step_t *s, float *x, i64 norm, const float *cs) {
   }
 }
 
+// The first chunk of a slot's head in this layer. Chunks are outermost, so that a slot's memory fills
+// from its start on, and grows without moving.
 INLINE u16 *cache_of(const step_t *s, int slot, int head) {
   const model_t *m = s->model;
   return s->kv + slot * m->kv_slot + s->layer_index * m->kv_layer + head * m->kv_head;
@@ -154,10 +156,9 @@ static void turn_panel(void *arg, int panel) {
     for (int h = 0; h < m->kv_heads; h++) {
       float *k = row + s->k_at + h * D, *v = row + s->v_at + h * D;
       turn_head(s, k, s->layer->k_norm, cs);
-      u16 *cache = cache_of(s, s->slots[i], h);
-      const int pos = s->positions[i];
-      u16 *keys = cache + (i64)(pos / 16) * D * 16 + pos % 16;
-      u16 *values = cache + m->kv_values + (i64)pos * D;
+      const int pos = s->positions[i], in = pos % CHUNK;
+      u16 *cache = cache_of(s, s->slots[i], h) + pos / CHUNK * m->kv_chunk;
+      u16 *keys = cache + in / 16 * D * 16 + in % 16, *values = cache + (CHUNK + in) * D;
       for (int d = 0; d < D; d += 16) {
         u16 t[16];
         store_halves(t, ld(k + d));
@@ -232,7 +233,7 @@ static void attend_task(void *arg, int task) {
         for (int d = 0; d < D; d++) q[d * size + v] = v < vectors ? from[d] * m->attention_scale : 0;
       }
       const int pos = item->pos + r0, lo = first_seen(s, pos), hi = pos + rows;
-      attend_t a = {.q = q, .keys = cache, .values = cache + m->kv_values, .entries = D,
+      attend_t a = {.q = q, .cache = cache, .chunk = m->kv_chunk, .entries = D,
                     .lo = lo, .hi = hi, .pos = pos, .per_row = heads, .vectors = vectors,
                     .window = s->layer->window, .softcap = m->attention_softcap, .out = out};
       if (s->segments > 1) {  // one row: each chunk is kept, join_row finds it
