@@ -201,7 +201,7 @@ class _Port:
     ) -> None:
         self._chat = chat
         self._given = llm
-        self._values = dict(values)
+        self._values = settings.given(values)
         self._tools = tuple(tools)
         self._approve = approve
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RequestError
-from ..llm import CHAT
+from ..llm import CHAT, build_request
 
 MAX_TEXT = 100_000
 
@@ -92,6 +92,13 @@ def _number(setting: Setting, value: Any, to: type[int] | type[float]) -> int | 
 def _clip(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 40 else text[:39] + "…"
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings and options as a program gives them. RequestError says what is wrong, at once."""
+    out = {k: checked(k, v) if k in SETTINGS else v for k, v in values.items()}
+    build_request("", CHAT, options(out))
+    return out
 
 
 def options(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import json, time
 import llm_magic
 from llm_magic.llm import LLM
 from llm_magic.chat.scripted import Scripted
+from llm_magic.chat.syntax import SYNTAXES
 
 CODE = """Here is **code**:
 
@@ -37,7 +38,7 @@ def answer(request):
     n = 400 if "very long" in text else 40 if "long" in text else 0
     return " ".join(f"word{i}" for i in range(n)) or f"You said: {text}"
 
-script = Scripted(answer, delay=0.05)
+script = Scripted(answer, delay=0.05, syntax=SYNTAXES["hermes"])
 llm = LLM(script)
 '''
 

@@ -7,9 +7,12 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="pip install -e '.[test]'")
 pytest.importorskip("jupyterlab", reason="pip install -e '.[lab]'")
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from .harness import CHROMIUM_FLAGS, Jupyter
+
+# Two cores run the browser, the server, the kernel and a model.
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,21 @@
 """The chat behind its widget: turns, the changed tail, the pump's thread. No kernel, no page."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.scripted import Scripted
-from llm_magic.errors import EngineError, ModelNotFoundError
+from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
 from llm_magic.events import Message, Progress, Token
 from llm_magic.llm import LLM
-from llm_magic.ui import branches, transcript
+from llm_magic.ui import branches, settings, transcript
 from llm_magic.ui.pump import Pump
 from llm_magic.ui.tail import Tail, common_prefix
 from llm_magic.ui.turns import Turns, plain
@@ -407,3 +409,112 @@ def test_the_transcript_escapes_and_needs_no_script() -> None:
     assert "<img" not in bundle["text/html"]
     assert "<b>model" not in bundle["text/html"]
     assert "alert(1)" in bundle["text/plain"]
+
+
+def test_another_token_continues_as_a_branch() -> None:
+    pump, port = chat(
+        lambda r: "A cat sat." if r.prompt and not isinstance(r.prompt[0], int) else " on it"
+    )
+    port.values["logprobs"] = 3
+    say(pump, "go")
+    turn = Page(port.posted).turns[-1]
+    pump.submit({"t": "tokens", "id": turn["id"]})
+    until(lambda: any(op["o"] == "tokens" for m in port.posted for op in m["ops"]))
+    rows = next(op for m in port.posted for op in m["ops"] if op["o"] == "tokens")["rows"]
+    assert [row[0] for row in rows] == ["A", " cat", " sat", "."]
+    at, n = next(
+        (i, n) for i, row in enumerate(rows) for n, top in enumerate(row[3]) if top[0] != row[0]
+    )
+    pump.submit({"t": "fork", "id": turn["id"], "at": at, "alternative": n})
+    assert pump.wait(5)
+    assert pump.last is not None
+    kept = "".join(row[0] for row in rows[:at])
+    assert pump.last.text == kept + rows[at][3][n][0] + " on it"
+    assert Page(port.posted).turns[-1]["branch"] == [1, 2]
+    pump.submit({"t": "fork", "id": turn["id"], "at": 99, "alternative": 0})  # the old id is gone
+    pump.submit({"t": "fork", "id": Page(port.posted).turns[-1]["id"], "at": 99, "alternative": 0})
+    until(lambda: any("99" in text for text in Page(port.posted).notices))
+
+
+def test_clear_can_be_undone() -> None:
+    pump, _ = chat(["a"])
+    say(pump, "one")
+    pump.submit({"t": "clear"})
+    until(lambda: pump.messages == ())
+    pump.submit({"t": "restore"})
+    until(lambda: len(pump.messages) == 2)
+
+
+def test_load_raises_where_it_is_called_and_changes_nothing() -> None:
+    pump, _ = chat(["a"])
+    say(pump, "one")
+    with pytest.raises(ValueError, match="version"):
+        pump.load({"version": 0})
+    pump.load([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])
+    until(lambda: [m.text for m in pump.messages] == ["x", "y"])
+
+
+def test_wait_right_after_a_send_waits() -> None:
+    pump, _ = chat(["a b c d"], delay=0.05)
+    for _ in range(3):
+        pump.submit({"t": "hello", "view": "v"})
+    pump.submit({"t": "send", "text": "go"})
+    assert pump.wait(10)
+    assert pump.last is not None
+    assert pump.last.text == "a b c d"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "result"),
+    [("temperature", "0.5", 0.5), ("temperature", "", None), ("temperature", None, None),
+     ("max_tokens", "64", 64), ("max_tokens", 64.0, 64), ("seed", 3, 3), ("thinking", True, True),
+     ("system", "Be brief.", "Be brief."), ("system", "  ", None), ("top_p", 1, 1.0)],
+)  # fmt: skip
+def test_a_setting_is_checked_and_has_a_default(name: str, value: Any, result: Any) -> None:
+    assert settings.checked(name, value) == result
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", "hot"), ("temperature", -1), ("temperature", float("nan")),
+     ("max_tokens", "1.5"),     ("max_tokens", 0), ("max_tokens", True), ("seed", "NaN"), ("thinking", "yes"), ("system", 3),
+     ("nope", 1), ("temperature", [1]), ("top_k", "9" * 400)],
+)  # fmt: skip
+def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=r"."):
+        settings.checked(name, value)
+
+
+def test_transcript_reads_itself_from_a_notebook(tmp_path: Path) -> None:
+    pump, _ = chat(["a"])
+    say(pump, "one")
+    data = transcript.bundle(pump.turns, "m")
+    outputs = [{"output_type": "display_data", "data": data, "metadata": {}}]
+    notebook = {"nbformat": 4, "cells": [{"cell_type": "code", "outputs": outputs}]}
+    path = tmp_path / "n.ipynb"
+    path.write_text(json.dumps(notebook))
+    turns = Turns()
+    turns.load(transcript.read(path))
+    assert turns.messages() == pump.messages
+    path.write_text(json.dumps({"nbformat": 4, "cells": []}))
+    with pytest.raises(ValueError, match="no transcript"):
+        transcript.read(path)
+
+
+def test_the_transcript_keeps_its_meaning_when_style_is_stripped() -> None:
+    pump, _ = chat(["```python\nx = 1\n```\nand **more**"])
+    say(pump, "code?")
+    html = transcript.bundle(pump.turns, "m")["text/html"]
+    bare = re.sub(r'\s(?:style|class|id|tabindex|title)="[^"]*"', "", html)
+    for word in ("You", "Model", "code?", "x = 1", "tokens"):
+        assert word in re.sub(r"<[^>]*>", "", bare)
+    assert "var(" not in html
+    assert "<style" not in html
+
+
+def test_the_page_is_one_module_without_imports() -> None:
+    from llm_magic.ui.chat import _script
+
+    source = _script()
+    assert not re.search(r"^(import|export (?!default))", source, re.MULTILINE)
+    assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg", "", source)

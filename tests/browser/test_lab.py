@@ -1,0 +1,307 @@
+"""What holds for a page: accessibility, safety, speed, other front ends, others' notebooks."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, Page, Request, expect
+
+from . import axe
+from .chatpage import SCRIPT, ChatPage
+from .harness import Jupyter, Notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+SHOW = "chat = llm_magic.Chat(llm, logprobs=3)\nchat"
+Open = Callable[..., Notebook]
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Open]:
+    """Opens a notebook on a server and runs its first cell, which has the script before it."""
+    opened: list[tuple[Jupyter, Notebook]] = []
+
+    def start(server: Jupyter, name: str, *cells: str, **context: Any) -> Notebook:
+        server.write(f"{name}.ipynb", [SCRIPT + (cells[0] if cells else SHOW), *cells[1:]])
+        notebook = server.open(browser, f"{name}.ipynb", **context)
+        opened.append((server, notebook))
+        notebook.run(0)
+        return notebook
+
+    yield start
+    for server, notebook in opened:
+        notebook.close()
+        server.stop_kernels()
+
+
+# ------------------------------------------------------------------ Notebook 7
+
+
+def test_notebook_7_streams_and_stops_while_a_cell_runs(notebook7: Jupyter, show: Open) -> None:
+    notebook = show(notebook7, "seven", SHOW, "time.sleep(30)")
+    chat = ChatPage(notebook)
+    assert chat.say("hello") == "You said: hello"
+    notebook.start(1)
+    chat.send("a very long one")
+    expect(chat.answers.last).to_contain_text("word3")
+    chat.button("Stop").click()
+    expect(chat.root.locator(".llmc-note")).to_have_text("stopped", timeout=2_000)
+    expect(notebook.cell(1).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
+
+
+# ------------------------------------------------------------------ accessibility
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault(lab: Jupyter, show: Open, dark: bool) -> None:
+    script = axe.find()
+    if script is None:
+        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    tools = 'def add(a: int, b: int) -> int:\n    "Add."\n    return a + b\n'
+    lab.theme(dark)
+    notebook = show(
+        lab, f"axe-{dark}", tools + "chat = llm_magic.Chat(llm, tools=[add], logprobs=3)\nchat"
+    )
+    chat = ChatPage(notebook)
+    assert axe.faults(chat.root, script) == []
+    chat.say("code please")
+    chat.root.get_by_text("Reasoning").click()
+    chat.act("Show the tokens")
+    chat.root.locator(".llmc-token").nth(2).focus()
+    chat.button("Settings").click()
+    chat.send("please call it")
+    expect(chat.button("Allow")).to_be_visible()
+    found = axe.faults(chat.root, script)
+    chat.button("Refuse").click()
+    chat.idle()
+    chat.act("Edit and send again", 0)
+    found += axe.faults(chat.root, script)
+    lab.theme(False)
+    assert found == []
+
+
+# ------------------------------------------------------------------ safety
+
+XSS = [
+    "<script>hit('script')</script>",
+    "<img src=x onerror=\"hit('img')\">",
+    "<svg onload=\"hit('svg')\"><animate onbegin=\"hit('animate')\" attributeName=x dur=1s>",
+    "<iframe srcdoc=\"<script>parent.hit('srcdoc')</script>\"></iframe>",
+    "<iframe src=\"javascript:parent.hit('iframe')\"></iframe>",
+    "<a href=\"javascript:hit('href')\">click</a>",
+    "[click](javascript:hit('md'))",
+    "[click](data:text/html,<script>hit('data')</script>)",
+    "[click](&#106;avascript:hit('entity'))",
+    "[click](java\nscript:hit('newline'))",
+    "![x](http://127.0.0.1:1/leak.png \"onerror=hit('title')\")",
+    "![x\" onerror=\"hit('alt')](x)",
+    "<details open ontoggle=\"hit('toggle')\">x</details>",
+    "<input autofocus onfocus=\"hit('focus')\">",
+    "<style>@import 'http://127.0.0.1:1/a.css'; * { background: url(http://127.0.0.1:1/) }</style>",
+    "<link rel=stylesheet href=http://127.0.0.1:1/leak.css>",
+    "<base href=http://127.0.0.1:1/>",
+    "<math><mglyph><style><img src=x onerror=\"hit('mxss')\"></style></mglyph></math>",
+    "<form action=javascript:hit('form')><button>x</button></form>",
+    "```html\n<script>hit('fence')</script>\n```",
+    '```"><img src=x onerror="hit(\'info\')">\ncode\n```',
+    "`<img src=x onerror=\"hit('code')\">`",
+    "</textarea></code></pre></details><script>hit('close')</script>",
+    "\"><script>hit('quote')</script>",
+    "'-hit('js')-'",
+    "${hit('template')}{{hit('mustache')}}",
+    "<noscript><p title=\"</noscript><img src=x onerror=hit('noscript')>\">",
+    '<x-y onpointerenter="hit(\'pointer\')" style="position:fixed;inset:0">x</x-y>',
+    "| a |\n|---|\n| <img src=x onerror=\"hit('cell')\"> |",
+    "[ref]: javascript:hit('ref')\n\n[x][ref]",
+    "<http://127.0.0.1:1/\"onmouseover=\"hit('auto')>",
+    "\u202e<scr\u200bipt>hit('bidi')</scr\u200bipt>",
+]
+
+HOSTILE = f"""
+from llm_magic.errors import EngineError
+corpus = {XSS!r}
+evil = "\\n\\n".join(corpus)
+def bad(text: str) -> str:
+    raise ValueError(evil)
+def good(text: str) -> str:
+    print(evil)
+    return evil
+def hostile(request):
+    asked = request.prompt[-1]
+    text = getattr(asked, "text", "") or ""
+    if getattr(asked, "role", "") == "tool" or not request.tools:
+        return "<think>" + evil + "</think>" + evil
+    if text == "error":
+        return EngineError(evil)
+    if text == "partial":
+        return [evil, EngineError(evil)]
+    name = text if text in ("good", "bad") else corpus[1]
+    return f"<tool_call>{{json.dumps({{'name': name, 'arguments': {{'text': evil}}}})}}</tool_call>"
+model = LLM(Scripted(hostile, model=evil, syntax=SYNTAXES["hermes"]))
+chat = llm_magic.Chat(
+    model, evil, tools=[good, bad], suggestions=corpus, logprobs=3, max_tokens=100000
+)
+plain = llm_magic.Chat(model, logprobs=3, max_tokens=100000)
+chat"""
+
+
+def watch(page: Page) -> list[str]:
+    """What was executed or asked for from outside, as it happens."""
+    found: list[str] = []
+
+    def asked(request: Request) -> None:
+        if "127.0.0.1:1/" in request.url or not request.url.startswith(
+            ("http://127.0.0.1", "data:", "blob:")
+        ):
+            found.append(f"request {request.url[:200]}")
+
+    page.expose_function("hit", lambda what="?": found.append(f"executed {what}"))
+    page.on("request", asked)
+    page.on("dialog", lambda dialog: (found.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    return found
+
+
+def test_nothing_that_a_model_or_a_tool_wrote_is_executed(lab: Jupyter, show: Open) -> None:
+    notebook = show(lab, "xss", HOSTILE, "plain", "plain.last.heatmap()", "plain.last")
+    found = watch(notebook.page)
+    chat = ChatPage(notebook)
+    for text in ("good", "bad"):
+        chat.send(text)
+        expect(chat.button("Allow")).to_be_visible()
+        chat.button("Allow").click()
+        chat.idle()
+    chat.send("something else")  # a call of a tool that does not exist
+    expect(chat.said).to_have_count(3)
+    chat.idle()
+    chat.send("error")
+    expect(chat.alert).to_contain_text("hit('script')")
+    chat.input.fill("")
+    chat.send("partial")
+    expect(chat.root.locator(".llmc-error")).to_contain_text("hit('img')")
+    notebook.run(1)
+    other = ChatPage(notebook, 1)
+    for n, text in enumerate(XSS, 1):
+        other.send(text)
+        expect(other.said).to_have_count(n)
+        other.idle()
+    other.act("Show the tokens")
+    other.root.locator(".llmc-token").nth(5).hover()
+    for i in (2, 3):
+        notebook.run(i)
+    for summary in notebook.page.locator("summary").all()[:40]:
+        summary.click(timeout=2_000) if summary.is_visible() else None
+    for link in other.answers.last.locator("a[href]").all():
+        href = link.get_attribute("href") or ""
+        assert href.split(":")[0] in ("http", "https", "mailto"), href
+        assert "noopener" in (link.get_attribute("rel") or "")
+    notebook.page.wait_for_timeout(500)
+    assert found == []
+    assert (
+        notebook.page.locator(
+            ".llmc :is(script, iframe, style, link, base, object, embed, img)"
+        ).count()
+        == 0
+    )
+
+
+def test_a_hostile_file_and_a_hostile_saved_state_execute_nothing(
+    lab: Jupyter, show: Open, tmp_path: Path
+) -> None:
+    notebook = show(lab, "hostile-file")
+    found = watch(notebook.page)
+    chat = ChatPage(notebook)
+    evil = "\n\n".join(XSS)
+    turns = [
+        {"role": "user", "content": evil},
+        {"role": "assistant", "content": evil, "note": evil},
+    ]
+    path = tmp_path / "<img src=x onerror=hit('name')>.json"
+    path.write_text(json.dumps({"version": 1, "turns": turns}))
+    with notebook.page.expect_file_chooser() as chooser:
+        chat.button("Load a conversation").click()
+    chooser.value.set_files(path)
+    expect(chat.said).to_contain_text("hit('script')")
+    path.write_text("{")
+    with notebook.page.expect_file_chooser() as chooser:
+        chat.button("Load a conversation").click()
+    chooser.value.set_files(path)
+    expect(chat.alert).to_contain_text("cannot be loaded")
+    notebook.page.wait_for_timeout(300)
+    assert found == []
+
+
+def test_an_untrusted_notebook_shows_the_transcript_and_executes_nothing(
+    lab: Jupyter, show: Open, browser: Browser
+) -> None:
+    notebook = show(lab, "trusted")
+    ChatPage(notebook).say("remember this")
+    saved = notebook.save()
+    notebook.close()
+    output = saved.cells[0].outputs[1]
+    evil = "".join(XSS)
+    output.data["text/html"] = output.data["text/html"].replace("</details>", f"{evil}</details>")
+    output.data["application/vnd.llm-magic.chat+json"] = {"version": evil, "turns": evil}
+    saved.cells[0].source += "\n# foreign"
+    nbformat.write(saved, lab.root / "foreign.ipynb")
+    page = browser.new_context().new_page()
+    found = watch(page)
+    page.goto(lab.url("lab/workspaces/foreign/tree/foreign.ipynb"))
+    summary = page.get_by_text("Transcript of the chat with scripted: 1 turn")
+    summary.click()
+    expect(page.get_by_text("You said: remember this")).to_be_visible()
+    page.wait_for_timeout(500)
+    assert [what for what in found if what.startswith("executed")] == []
+    page.context.close()
+
+
+# ------------------------------------------------------------------ speed
+
+HEAVY = """
+words = [f" word{i}" for i in range(1000)]
+heavy = LLM(Scripted(lambda request: words))
+for _ in range(3):
+    display(heavy.chat("go", logprobs=5, max_tokens=1000))
+fast = LLM(Scripted(lambda request: words, delay=0.005))
+chat = llm_magic.Chat(fast, logprobs=5, max_tokens=1000)
+chat"""
+
+
+def task_milliseconds(browser: Browser, page: Page, work: Callable[[], None]) -> list[float]:
+    """CPU time of each task of the page's main thread while `work` runs, longest first.
+
+    CPU time, because the machine is shared; without the tasks that serve the test's own questions.
+    """
+    categories = ["toplevel", "disabled-by-default-devtools.timeline"]
+    browser.start_tracing(page=page, categories=categories)
+    work()
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    main = {(e["pid"], e["tid"]) for e in events
+            if e.get("name") == "thread_name" and e["args"]["name"] == "CrRendererMain"}  # fmt: skip
+    ours = [e for e in events if (e["pid"], e["tid"]) in main]
+    asked = [e["ts"] for e in ours if "DevToolsSession" in json.dumps(e.get("args", {}))]
+    tasks = [e for e in ours if "tdur" in e and e["name"] == "RunTask"]
+    found = [t["tdur"] / 1000 for t in tasks
+             if not any(t["ts"] <= ts <= t["ts"] + t["dur"] for ts in asked)]  # fmt: skip
+    return sorted(found, reverse=True)
+
+
+def test_a_heavy_page_stays_responsive_while_200_tokens_a_second_arrive(
+    lab: Jupyter, show: Open, browser: Browser
+) -> None:
+    notebook = show(lab, "heavy", HEAVY)
+    chat = ChatPage(notebook)
+    notebook.page.wait_for_timeout(3000)  # the three replies are drawn
+
+    def stream() -> None:
+        # Not to the end: 200 ms after it JupyterLab reads all HTML of the notebook for its table of
+        # contents, 107 ms here, as it does after any cell.
+        chat.send("go")
+        expect(chat.answers.last).to_contain_text("word900", timeout=60_000)
+
+    tasks = task_milliseconds(browser, notebook.page, stream)
+    chat.idle()
+    assert len(tasks) > 100
+    assert tasks[0] <= 50, f"longest tasks of the page, ms of CPU: {tasks[:5]}"
