@@ -253,6 +253,9 @@ def test_C12_a_wrong_option_is_a_usage_error(
         ("ask", "no text"),
         ("ask -n 3", "no text"),
         ("load a b", "one word too many"),
+        ("load a b c", "values with blanks need quotes"),
+        ("load --ctx 8k", "(%llm? lists the options)"),
+        ("load --foo", "no option --foo %llm? lists them"),
         ("status now", "one word too many"),
     ],
 )
