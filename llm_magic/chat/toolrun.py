@@ -44,12 +44,17 @@ class Halted(Exception):
 
 
 class Halt:
-    """Ends a running tool. `set` may be called from any thread; it works once."""
+    """Ends a running tool. `set` may be called from any thread; it works once.
+
+    A tool on the main thread is ended by what Ctrl-C sends, from under the lock: so it cannot come
+    when the tool is over.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._set = False
         self._on_main = False
+        self._struck = False  # Python has heard the signal
 
     def is_set(self) -> bool:
         return self._set
@@ -59,31 +64,52 @@ class Halt:
             if self._set:
                 return
             self._set = True
-            if self._on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                # What Ctrl-C would do. The lock is held: the main thread is still in `on_main`.
+            on_main = self._on_main
+        if on_main:
+            threading.Thread(target=self._insist, daemon=True).start()
+
+    def _insist(self) -> None:
+        """Signal until it is heard: one that comes just before a sleep begins does not end it."""
+        while True:
+            with self._lock:
+                if not self._on_main or self._struck:
+                    return
                 if hasattr(signal, "pthread_kill"):
                     signal.pthread_kill(cast(int, threading.main_thread().ident), signal.SIGINT)
                 else:
                     _thread.interrupt_main()
+            time.sleep(POLL)
+
+    def _strike(self, number: int, frame: Any) -> None:
+        self._struck = True
+        raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def on_main(self) -> Iterator[None]:
         """Around a tool that runs on the main thread. Raises Halted where `set` ended it."""
+        # Whoever has a handler of his own is not disturbed: such a tool ends by itself.
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with self._lock:
             if self._set:
                 raise Halted
-            self._on_main = True
+            self._on_main = ours
         try:
+            if ours:
+                signal.signal(signal.SIGINT, self._strike)
             try:
                 yield
             finally:
                 with self._lock:
                     self._on_main = False
         except KeyboardInterrupt:
-            self._on_main = False
+            with self._lock:
+                self._on_main = False
             if self._set:
                 raise Halted from None
             raise
+        finally:
+            if ours:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(slots=True)
