@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import LLMError
-from .measure import available, run
+from .measure import Say, available, run
 from .report import Report, table
 from .subjects import PEERS
 from .worker import work
@@ -17,12 +17,19 @@ from .worker import work
 USUAL = "xllamacpp"  # the peer that is measured where it is installed and none is named
 
 
-def parser(program: str = "python -m llm_magic bench") -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
-        prog=program, description="Measure speed and memory, of peers beside us in the same run."
+        prog="python -m llm_magic bench",
+        description="Measure speed and memory, of peers beside us in the same run.",
     )
-    out.add_argument("model", nargs="?", default=None, help="a name or a file (smollm2)")
+    add_options(out)
     out.add_argument("--json", action="store_true", help="JSON instead of a table")
+    return out
+
+
+def add_options(out: argparse.ArgumentParser) -> None:
+    """What a command line and a notebook have in common."""
+    out.add_argument("model", nargs="?", help="a name or a file (smollm2)")
     out.add_argument(
         "--peer",
         action="append",
@@ -35,13 +42,12 @@ def parser(program: str = "python -m llm_magic bench") -> argparse.ArgumentParse
     out.add_argument(
         "--random-1b",
         action="store_true",
-        help="a llama of 1.1 billion random weights (Q4_0, 622 MB, written once to the cache)",
+        help="a llama of 1.1 billion random weights (Q4_0, 620 MB, written once to the cache)",
     )
-    return out
 
 
-def measure(options: argparse.Namespace) -> Report:
-    """The run that parsed arguments ask for."""
+def measure(options: argparse.Namespace, say: Say) -> Report:
+    """The run that parsed options ask for. LLMError for values that make no sense."""
     for name in ("threads", "rounds"):
         if (value := getattr(options, name)) is not None and value < 1:
             raise LLMError(f"--{name} is {value}; it must be 1 or more")
@@ -49,9 +55,9 @@ def measure(options: argparse.Namespace) -> Report:
     if options.random_1b:
         from .random_model import random_1b
 
-        model = str(random_1b(_say))
+        model = str(random_1b(say))
     peers = [p for p in options.peer or available([USUAL]) if p != "none"]
-    return run(model, peers, options.threads, options.rounds, options.quick, _say)
+    return run(model, peers, options.threads, options.rounds, options.quick, say)
 
 
 def _say(text: str) -> None:
@@ -65,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work(words[1], words[2], int(words[3]))
     options = parser().parse_args(words)
     try:
-        report = measure(options)
+        report = measure(options, _say)
     except LLMError as e:
         print(f"llm_magic: {e}", file=sys.stderr)
         return 1

@@ -30,7 +30,7 @@ class Result:
         return min(self.values) if self.unit in LESS_IS_BETTER else max(self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """Everything of one run.
 
@@ -129,7 +129,7 @@ class Report:
         except (KeyError, TypeError, ValueError) as e:
             raise LLMError(f"this is not a benchmark's report: {type(e).__name__}: {e}") from e
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return table(self)
 
 
