@@ -116,6 +116,13 @@ def chat(nb: Notebook, rest: str) -> Any:
     return Chat(nb.name_of(given.model), system=nb.system_of(given), **nb.sampling(given))
 
 
+def bench(nb: Notebook, rest: str) -> Any:
+    """Measure speed and memory."""
+    from . import benchview  # it brings the whole benchmark
+
+    return benchview.command(nb, rest)
+
+
 def stats(nb: Notebook, rest: str) -> Any:
     """The ledger of this notebook, as a table or as a plot."""
     parser = _parser(nb, "stats")
@@ -394,6 +401,11 @@ COMMANDS = {
         branch,
         "[PLACE] [TOKEN] [-n N] [-t T] [--seed S] [-r REPLY]",
         "go on from another token of the last reply",
+    ),
+    "bench": Command(
+        bench,
+        "[MODEL] [--peer NAME]... [--threads N] [--rounds N] [--quick] [--random-1b]",
+        "speed and memory here, and of peers beside it",
     ),
     "stats": Command(stats, "[--plot] [--dark]", "tokens and speeds of every cell so far"),
 }
