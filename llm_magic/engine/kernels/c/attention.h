@@ -1,13 +1,14 @@
 // Attention of a tile of query vectors (rows x heads that share one key head) over a range of
 // positions, chunk by chunk, so that scores never leave the cache.
 //
-// The cache of a chunk's layer and head: keys [4][entry][16 positions], then values [64][entry], f16.
-// Keys lie so that the scores of 16 positions need no sums across lanes. While one chunk is read, the
-// next is fetched: it lies far away, where the hardware would not look.
+// The cache of a chunk's layer and head: keys [4][entry][16 positions], then values [64][entry],
+// float16. Keys lie so that the scores of 16 positions need no sums across lanes. While one chunk
+// is read, the next is fetched: it lies far away, where the hardware would not look.
 //
-// A row's result must not depend on which rows share its step, nor on the number of threads. So chunks
-// begin at multiples of CHUNK whatever the tile, each is summed from zero, and they are joined in rising
-// order, here or (when a long cache is shared out) in step.h. What a row does not see adds exact zeros.
+// A row's result must not depend on which rows share its step, nor on the number of threads. So
+// chunks begin at multiples of CHUNK whatever the tile, each is summed from zero, and they are
+// joined in rising order, here or (when a long cache is shared out) in step.h. What a row does not
+// see adds exact zeros.
 
 #define CHUNK 64    // positions whose scores are held at once
 #define MAX_HEAD 512
@@ -81,8 +82,8 @@ INLINE void mix_values(const attend_t *a, const u16 *v, share_t *out, int R, int
 }
 
 // Turns the scores of vector r in blocks first .. last - 1 of a chunk into weights.
-INLINE void soften(const attend_t *a, share_t *out, int r, int from, int first, int last, int masked,
-                   float *s) {
+INLINE void soften(const attend_t *a, share_t *out, int r, int from, int first, int last,
+                   int masked, float *s) {
   const int pos = a->pos + r / a->per_row, oldest = pos - a->window + 1;
   const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   vf top = splat(NEVER);
@@ -137,7 +138,10 @@ INLINE void attend_rows(const attend_t *a, int R) {
   }
 }
 
-#define ATTEND(R) static __attribute__((noinline)) void attend_##R(attend_t *a) { attend_rows(a, R); }
+#define ATTEND(R)                                                        \
+  static __attribute__((noinline)) void attend_##R(const attend_t *a) { \
+    attend_rows(a, R);                                                  \
+  }
 ATTEND(1) ATTEND(2)
 #if QMAX >= 4
 ATTEND(3) ATTEND(4)
@@ -148,7 +152,7 @@ ATTEND(6) ATTEND(8)
 
 // The number of vectors that a tile is filled up to (with zeros): one of the copies above.
 INLINE int attend_size(int vectors) { return vectors <= 4 ? vectors : vectors <= 6 ? 6 : 8; }
-static void attend(attend_t *a, int size) {
+static void attend(const attend_t *a, int size) {
   switch (size) {
   case 1: attend_1(a); break;
   case 2: attend_2(a); break;

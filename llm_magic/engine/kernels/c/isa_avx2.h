@@ -1,7 +1,8 @@
 // AVX2, with or without AVX-VNNI: eight outputs in a register.
 //
-// With VNNI, activations are two planes of bytes, as with AVX-512. Without, they are int16: the product
-// of unsigned and signed bytes (vpmaddubsw) would saturate, that of int16 pairs (vpmaddwd) is exact.
+// With VNNI, activations are two planes of bytes, as with AVX-512. Without, they are int16: the
+// product of unsigned and signed bytes (vpmaddubsw) would saturate, that of int16 pairs (vpmaddwd)
+// is exact.
 #include <immintrin.h>
 
 #define V 8

@@ -5,8 +5,8 @@
 #define MR 8   // rows of activations that share one pass over the weights
 #define SIGNED_WEIGHTS 0
 #define PLANES 1
-// Attention: query vectors in a tile, and registers of keys or values that a tile of R meets at once:
-// R * width sums, width inputs and a broadcast fit 32 registers.
+// Attention: query vectors in a tile, and registers of keys or values that a tile of R meets at
+// once: R * width sums, width inputs and a broadcast fit 32 registers.
 #define QMAX 8
 #define ATTEND_WIDTH(R) ((R) == 8 ? 3 : 4)
 
@@ -18,8 +18,10 @@ typedef u16 mh __attribute__((vector_size(4 * V)));
 typedef struct { mi high, low; } idot;
 INLINE idot dot_start(mi init) { return (idot){(mi){}, init}; }
 INLINE idot dot(idot a, mb w, const u8 *q, int j) {
-  a.high = (mi)_mm512_dpbusd_epi32((__m512i)a.high, (__m512i)w, _mm512_set1_epi32((i32)ld32(q + 4 * j)));
-  a.low = (mi)_mm512_dpbusd_epi32((__m512i)a.low, (__m512i)w, _mm512_set1_epi32((i32)ld32(q + 32 + 4 * j)));
+  const __m512i high = _mm512_set1_epi32((i32)ld32(q + 4 * j));
+  const __m512i low = _mm512_set1_epi32((i32)ld32(q + 32 + 4 * j));
+  a.high = (mi)_mm512_dpbusd_epi32((__m512i)a.high, (__m512i)w, high);
+  a.low = (mi)_mm512_dpbusd_epi32((__m512i)a.low, (__m512i)w, low);
   return a;
 }
 INLINE mi dot_value(idot a) { return (a.high << 8) + a.low; }

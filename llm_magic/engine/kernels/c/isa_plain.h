@@ -46,7 +46,7 @@ INLINE float half1(u16 h) {
   u16 four[4] = {h};
   return half_to_f32(four)[0];
 }
-// Rounds to nearest even. Below 2^-14 halves are multiples of 2^-24: 0.5 has that spacing as a float.
+// Rounds to nearest even. Below 2^-14 halves are multiples of 2^-24, the spacing of floats at 0.5.
 INLINE void store_halves(u16 *p, vf v) {
   vi bits = (vi)v & 0x7fffffff, sign = ((vi)v >> 16) & 0x8000;
   vi small = (vi)((vf)bits + 0.5f) - 0x3f000000;

@@ -22,7 +22,7 @@ INLINE mf bytes_to_f32(const u8 *p, int is_signed) {
   vec v = *(const vec_u *)p;
   return is_signed ? __builtin_convertvector((ivec)v, mf) : __builtin_convertvector(v, mf);
 }
-// Bits that lie at `from` in every byte, moved to `to`: `mask` cuts what crosses from the neighbour.
+// Bits at `from` of every byte, moved to `to`: `mask` cuts what crosses from the neighbour.
 INLINE mb move_bits(mb v, int from, int to, int mask) {
   mh h = (mh)v;
   h = to >= from ? h << (to - from) : h >> (from - to);
@@ -46,7 +46,7 @@ INLINE kind_t kind_of(int kind) {
   }
 }
 
-// Integers of group j (four inputs) for V outputs. q: nibbles or bytes, h: extra bits, at this lane.
+// Integers of group j (four inputs) of V outputs. q: nibbles or bytes, h: extra bits, at this lane.
 INLINE mb group(int kind, const u8 *q, const u8 *h, int j) {
   if (kind == Q8_0) return ld_mb(q + j * 64) ^ (u8)(SIGNED_WEIGHTS ? 128 : 0);
   mb w = move_bits(ld_mb(q + (j & 3) * 64), j >= 4 ? 4 : 0, 0, 15);
@@ -93,8 +93,8 @@ INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, con
         if (kind != Q6_K) sm = -half_to_f32(b + 32 + 2 * o);
         b += head;
       }
-      // The tiles lie in the order of reading, but with many rows too slowly for the hardware to see.
-      UNROLL for (int line = 0; line < bytes; line += 64) __builtin_prefetch(b + AHEAD + line, 0, 3);
+      // Tiles are read in order, but with many rows too slowly for the hardware to see it.
+      UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(b + AHEAD + i, 0, 3);
       const u8 *h = b + (kind == Q4_1 || kind == Q5_1 ? 64 : 32) + o * 4;
       const u8 *n = h + (kind_of(kind).high == 1 ? 64 : kind_of(kind).high == 2 ? 128 : 0);
       if (kind == Q6_K) {

@@ -36,7 +36,9 @@ typedef struct {
   team_t *team;
   const i32 *tokens, *slots, *positions, *want;
   int n, wanted, threads;
-  float *x, *h, *qkv, *att, *parts, *trig;  // x, h: [n][wide]  qkv: [n][qkv_wide]  att: [n][att_wide]
+  float *x, *h;                    // [n][wide]: the residual stream; what a post-norm waits for
+  float *qkv, *att, *trig;         // [n][qkv_wide], [n][att_wide], [kind of rope][n][trig_wide]
+  char *parts;                     // [n][head][chunk] of share_t
   int wide, qkv_wide, k_at, v_at, att_wide, half[2], trig_wide;
   acts_t in, mixed, inner;
   item_t *items;
@@ -137,8 +139,8 @@ static void turn_head(const step_t *s, float *x, i64 norm, const float *cs) {
   }
 }
 
-// The first chunk of a slot's head in this layer. Chunks are outermost, so that a slot's memory fills
-// from its start on, and grows without moving.
+// The first chunk of a slot's head in this layer. Chunks are outermost, so that a slot's memory
+// fills from its start on.
 INLINE u16 *cache_of(const step_t *s, int slot, int head) {
   const model_t *m = s->model;
   return s->kv + slot * m->kv_slot + s->layer_index * m->kv_layer + head * m->kv_head;
@@ -173,7 +175,7 @@ static void turn_panel(void *arg, int panel) {
 INLINE i64 part_bytes(const model_t *m) { return (16 + m->head_pad) * 4; }
 INLINE char *part_of(const step_t *s, int row, int head, int chunk) {
   const i64 index = ((i64)row * s->model->heads + head) * s->model->max_parts + chunk;
-  return (char *)s->parts + index * part_bytes(s->model);
+  return s->parts + index * part_bytes(s->model);
 }
 
 INLINE void put_head(const step_t *s, int row, int head, const share_t *share) {
@@ -229,8 +231,10 @@ static void attend_task(void *arg, int task) {
       const int vectors = rows * heads, size = attend_size(vectors);
       const int row0 = item->row + r0, head0 = kv_head * group + g0;
       for (int v = 0; v < size; v++) {
-        const float *from = s->qkv + (i64)(row0 + v / heads) * s->qkv_wide + (head0 + v % heads) * D;
-        for (int d = 0; d < D; d++) q[d * size + v] = v < vectors ? from[d] * m->attention_scale : 0;
+        const i64 row = row0 + v / heads, head = head0 + v % heads;
+        const float *from = s->qkv + row * s->qkv_wide + head * D;
+        const int real = v < vectors;
+        for (int d = 0; d < D; d++) q[d * size + v] = real ? from[d] * m->attention_scale : 0;
       }
       const int pos = item->pos + r0, lo = first_seen(s, pos), hi = pos + rows;
       attend_t a = {.q = q, .cache = cache, .chunk = m->kv_chunk, .entries = D,
@@ -268,7 +272,8 @@ static int cut(step_t *s, int tiles, int blocks, int most) {
 // y = from * mats^T: stored (with bias), or added to what is there.
 static void product_task(void *arg, int task) {
   step_t *s = arg;
-  const int tile0 = task % s->tile_chunks * s->chunk, panel0 = task / s->tile_chunks * s->row_panels;
+  const int tile0 = task % s->tile_chunks * s->chunk;
+  const int panel0 = task / s->tile_chunks * s->row_panels;
   const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
   float y[MR * 16] __attribute__((aligned(64)));
   for (int panel = panel0; panel < panel1; panel++) {
@@ -311,7 +316,8 @@ INLINE vf activate(vf x, int gelu) {
 static void glu_task(void *arg, int task) {
   step_t *s = arg;
   const layer_t *l = s->layer;
-  const int block0 = task % s->tile_chunks * s->chunk, panel0 = task / s->tile_chunks * s->row_panels;
+  const int block0 = task % s->tile_chunks * s->chunk;
+  const int panel0 = task / s->tile_chunks * s->row_panels;
   const int block1 = MIN(s->inner.blocks, block0 + s->chunk);
   const int panel1 = MIN(panels(s->n), panel0 + s->row_panels), gelu = s->model->gelu;
   float g[2 * MR * 16] __attribute__((aligned(64))), u[2 * MR * 16] __attribute__((aligned(64)));
@@ -345,7 +351,8 @@ static void normed(step_t *s, i64 post, i64 norm, int floats) {
 static void list_items(step_t *s) {
   const model_t *m = s->model;
   const int few = s->n <= SHARED_ROWS && s->n * m->kv_heads < 4 * s->threads;
-  const int most = few ? 1 : MAX(8, MIN(32, UP(s->n * m->kv_heads, 8 * s->threads) / (8 * s->threads)));
+  const int parts = 8 * s->threads, fair = UP(s->n * m->kv_heads, parts) / parts;
+  const int most = few ? 1 : MAX(8, MIN(32, fair));
   int longest = 0;
   s->n_items = 0;
   for (int i = 0; i < s->n; i++) {
@@ -422,7 +429,8 @@ static void forward(step_t *s) {
 }
 
 INLINE acts_t acts_in(const acts_at *a, u8 *scratch) {
-  return (acts_t){scratch + a->q, (scale_t *)(scratch + a->s), (float *)(scratch + a->f), a->blocks};
+  return (acts_t){
+      scratch + a->q, (scale_t *)(scratch + a->s), (float *)(scratch + a->f), a->blocks};
 }
 
 static void step(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u8 *scratch,
@@ -437,7 +445,7 @@ static void step(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u
   s.threads = team->helpers + 1;
   s.x = (float *)(scratch + m->x), s.h = (float *)(scratch + m->h);
   s.qkv = (float *)(scratch + m->qkv), s.att = (float *)(scratch + m->att);
-  s.parts = (float *)(scratch + m->parts), s.trig = (float *)(scratch + m->trig);
+  s.parts = (char *)(scratch + m->parts), s.trig = (float *)(scratch + m->trig);
   s.items = (item_t *)(scratch + m->items);
   s.in = acts_in(&m->in, scratch), s.mixed = acts_in(&m->mixed, scratch);
   s.inner = acts_in(&m->inner, scratch);

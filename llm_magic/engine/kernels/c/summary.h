@@ -65,6 +65,9 @@ static void summarize(const float *logits, i64 stride, int vocab, int rows, int 
     for (int i = 1; i < s.n_parts; i++)
       for (int k = 0; k < keep && all[i].id[k] >= 0; k++)
         keep_largest(all, keep, all[i].value[k], all[i].id[k]);
-    for (int k = 0; k < keep; k++) id[r * keep + k] = all->id[k], value[r * keep + k] = all->value[k];
+    for (int k = 0; k < keep; k++) {
+      id[r * keep + k] = all->id[k];
+      value[r * keep + k] = all->value[k];
+    }
   }
 }

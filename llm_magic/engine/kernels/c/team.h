@@ -1,8 +1,8 @@
 // The team: one caller and helpers that take tasks from it.
 //
 // The caller publishes a ticket {sequence, count, next}; whoever raises `next` by compare-and-swap
-// owns that task. A helper keeps no state between tasks: one that the system put to sleep, or that a
-// fork left behind, holds nobody up, because the caller finishes alone what is unclaimed.
+// owns that task. A helper keeps no state between tasks: one that the system put to sleep, or that
+// a fork left behind, holds nobody up, because the caller finishes alone what is unclaimed.
 // fn and arg are stable from the publishing until done == count, and are read only after a
 // successful claim of that sequence number, so they need no lock.
 
@@ -62,9 +62,9 @@ INLINE int take_task(team_t *t) {
   return 0;
 }
 
-// The caller waited for a helper that the system had put aside in the middle of a task: more threads
-// want to run than there are cores. Then they cost more than they give, and the caller works alone for
-// a while; longer if it happens again soon after.
+// The caller waited for a helper that the system had put aside in the middle of a task: more
+// threads want to run than there are cores. Then they cost more than they give, and the caller
+// works alone for a while; longer if it happens again soon after.
 static void stalled(team_t *t, u64 now) {
   const int soon = t->penalty && now - t->solo_until < MAX(4 * t->penalty, 100 * MILLISECOND);
   t->penalty = soon ? MIN(2 * t->penalty, 500 * MILLISECOND) : 8 * MILLISECOND;

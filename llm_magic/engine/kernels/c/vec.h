@@ -55,7 +55,7 @@ INLINE float reduce_add(vf a) {
   return b[0] + b[1];
 }
 
-// n: a multiple of 16. (A call to memcpy would be one to a symbol that nobody links: keep it inline.)
+// n: a multiple of 16. Not memcpy, which may become a call: there is no library to link to.
 INLINE void copy(float *to, const float *from, int n) {
   for (int i = 0; i < n; i += 16) st(to + i, ld(from + i));
 }
