@@ -80,8 +80,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _demo(options: argparse.Namespace) -> int:
     """Execute a notebook with the real kernel, save it under `--out`, show its first reply."""
-    import nbformat
-    from nbclient.exceptions import CellExecutionError
+    try:
+        import nbformat
+        from nbclient.exceptions import CellExecutionError
+    except ModuleNotFoundError as e:
+        needs = "pip install 'llm-magic[lab]'"
+        raise LLMError(f"the demo executes a notebook and needs {e.name}: {needs}") from None
 
     source = options.notebook or _shipped_notebook()
     _fetch(argparse.Namespace(names=["smollm2"]))

@@ -76,6 +76,13 @@ def test_demo_shows_the_first_reply(capsys):
     assert "toy: 3 tokens at 88 tok/s, prompt 9 tokens at 321 tok/s" in said
 
 
+@pytest.mark.parametrize("module", ["nbformat", "nbclient.exceptions"])
+def test_demo_without_what_executes_notebooks_says_what_to_install(monkeypatch, capsys, module):
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    assert front.main(["demo"]) == 1
+    assert capsys.readouterr().err.endswith(f"needs {module}: pip install 'llm-magic[lab]'\n")
+
+
 def test_demo_saves_the_notebook_and_fails_when_a_cell_does(tmp_path, monkeypatch, capsys):
     from nbclient.exceptions import CellExecutionError
 
