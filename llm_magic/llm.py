@@ -50,7 +50,7 @@ _CONSTRAINTS = ("schema", "regex", "choices", "grammar")
 _REQUEST = frozenset(
     {
         *("tools", "tool_choice", "logprobs", "echo", "suffix", "thinking", "template_kwargs"),
-        *("reuse", "trim"),
+        *("reuse", "trim", "tool_syntax"),
     }
 )
 

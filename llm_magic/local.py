@@ -5,6 +5,7 @@ and ids become text again (router). It must not know notebooks. The engine is im
 is loaded, not before: importing this module is cheap.
 """
 
+import copy
 import functools
 import threading
 import time
@@ -174,10 +175,24 @@ class Local:
                 self._template = _template(self._engine)
             return self._template
 
+    def _template_of(self, request: Request) -> "Template":
+        """The template, with the syntax of calls that a request asks for."""
+        template, name = self.template, request.tool_syntax
+        if name is None:
+            return template
+        from .chat.syntax import SYNTAXES
+
+        if name not in SYNTAXES:
+            known = ", ".join(SYNTAXES)
+            raise RequestError(f"tool_syntax is {name!r}; there are {known}")
+        template = copy.copy(template)
+        template.syntax = SYNTAXES[name]
+        return template
+
     def render(self, request: Request) -> "Rendered":
         """The prompt of messages as text. TemplateError if the template refuses them."""
         messages = cast("tuple[Message, ...]", request.prompt)
-        return self.template.render(
+        return self._template_of(request).render(
             messages,
             tools=request.tools if request.tool_choice != "none" else (),
             thinking=request.thinking,
@@ -240,7 +255,10 @@ class Local:
             # What is bound ends where the constraint says, not before and not after.
             sampling = replace(sampling, min_tokens=None, stop=None)
         fold = Fold(self.model, prompt.text, prompt.ids, sampling)
-        router = self._router(request, prompt, sampling.stop or (), syntax)
+        stops = sampling.stop or ()
+        if guide is None and prompt.is_chat:
+            stops = (*stops, *self.template.stops)
+        router = self._router(request, prompt, stops, syntax)
         first: list[Delta] = []
         if request.echo:
             tokens = self._prompt_tokens(prompt.ids, request.logprobs)
@@ -281,7 +299,7 @@ class Local:
 
         choice, constraint = request.tool_choice, request.constraint
         tools = request.tools if choice != "none" and prompt.is_chat else ()
-        syntax = self.template.syntax if tools else None
+        syntax = self._template_of(request).syntax if tools else None
         must = bool(tools) and choice != "auto"
         if constraint is None and not must:
             return None, syntax
@@ -301,7 +319,7 @@ class Local:
         self, request: Request, prompt: "_Prompt", stop: tuple[str, ...], syntax: "Syntax | None"
     ) -> Router:
         return Router(
-            stop=(*stop, *self.template.stops) if prompt.is_chat else stop,
+            stop=stop,
             reasoning=self.template.reasoning if prompt.is_chat else None,
             in_reasoning=prompt.in_reasoning,
             syntax=syntax,
