@@ -16,6 +16,7 @@ const ICONS = {
   tokens: "M3 4h4M9 4h4M3 8h2M7 8h6M3 12h6M11 12h2",
   left: "m10 3.5-4.5 4.5L10 12.5",
   right: "m6 3.5 4.5 4.5L6 12.5",
+  cell: "M3 3h10v5H3zM8 10.5v4M6 12.5h4",
   down: "M8 3v9.5M3.8 8.3 8 12.5l4.2-4.2",
   close: "m4 4 8 8M12 4l-8 8",
 };
@@ -78,4 +79,28 @@ export function copyButton(label, getText) {
     }, 1500);
   });
   return button;
+}
+
+// A new code cell below the one that shows `el`, made as a person makes it: command mode, B, typing.
+// There is no other way from a widget. Where that does not work the code is copied instead.
+export async function toNewCell(el, code) {
+  const cell = el.closest(".jp-Notebook .jp-Cell");
+  const cells = () => [...(cell?.parentElement.querySelectorAll(":scope > .jp-Cell") ?? [])];
+  const before = cells();
+  if (cell) {
+    cell.focus();
+    cell.dispatchEvent(new KeyboardEvent("keydown", {
+      key: "b", code: "KeyB", keyCode: 66, bubbles: true, cancelable: true,
+    }));
+  }
+  for (let tries = 0; cell && tries < 20; tries++) {
+    await new Promise((done) => setTimeout(done, 50));
+    const editor = cells().find((other) => !before.includes(other))?.querySelector(".cm-content");
+    if (!editor) continue;
+    editor.focus();
+    document.execCommand("insertText", false, code.replace(/\n$/, ""));
+    return true;
+  }
+  await copyText(code);
+  return false;
 }

@@ -2,7 +2,7 @@
 // done with it, through `tell`. HTML in "answer", "reasoning", "tools" and "edits" was made safe in
 // Python; everything else is set as text.
 
-import { node, iconButton, copyButton } from "./chat_dom.js";
+import { node, iconButton, copyButton, toNewCell } from "./chat_dom.js";
 
 // Probability from which a token is shaded less; the same steps as in a cell's heat map.
 const FLOORS = [0.9, 0.5, 0.2, 0.05, 0.01];
@@ -138,7 +138,10 @@ export class TurnView {
       const frame = node("div", "llmc-code");
       pre.replaceWith(frame);
       pre.tabIndex = 0; // a wide block must be scrollable by keyboard
-      frame.append(pre, copyButton("Copy the code", () => pre.textContent));
+      frame.append(pre, node("div", "llmc-corner", {}, [
+        iconButton("cell", "Put into a new cell", () => toNewCell(this.el, pre.textContent)),
+        copyButton("Copy the code", () => pre.textContent),
+      ]));
     }
     for (const link of block.querySelectorAll("a[href]")) link.target = "_blank";
   }
@@ -202,17 +205,19 @@ export class TurnView {
     const detail = node("div", "llmc-detail", {}, [
       "Arrow keys or the mouse choose a token; another word beside it continues from there.",
     ]);
-    const chips = rows.map((row, i) => this.chip(row, i, () => this.showOne(detail, row, i)));
-    const flow = node("div", "llmc-flow", { role: "group", "aria-label": "Tokens of the answer" }, chips);
+    const chips = rows.map((row, i) => this.chip(row, () => this.showOne(detail, row, i)));
+    const breaks = (text) => Array.from(text.matchAll(/\n/g), () => node("br"));
+    const flow = node("div", "llmc-flow", { role: "group", "aria-label": "Tokens of the answer" },
+      rows.flatMap(([text], i) => [chips[i], ...breaks(text)]));
     if (chips.length) chips[0].tabIndex = 0;
     flow.addEventListener("keydown", (event) => this.walk(event, chips));
     this.tokens.replaceChildren(flow, detail);
   }
 
-  chip([text, p], i, show) {
+  chip([text, p], show) {
     const step = p === null ? 0 : FLOORS.findIndex((floor) => p >= floor);
     const level = step < 0 ? FLOORS.length : step;
-    const visible = text.replace(/\n/g, "⏎\n").replace(/\t/g, "⇥\t") || "∅";
+    const visible = text.replace(/\n/g, "⏎").replace(/\t/g, "⇥\t") || "∅";
     return node("button", `llmc-token llmc-p${level}`, {
       type: "button", tabIndex: -1, textContent: visible, onfocus: show, onmouseenter: show,
       "aria-label": `${text.trim() || "blank"}, ${percent(p)}`,

@@ -258,6 +258,16 @@ def test_code_is_copied_and_reasoning_is_folded(show: Open) -> None:
     assert copied == "def f(x):\n    return x  # done\n"
 
 
+def test_code_goes_into_a_new_cell(show: Open) -> None:
+    notebook = show(SHOW, "1")
+    chat = ChatPage(notebook)
+    chat.say("code please")
+    chat.button("Put into a new cell").click()
+    expect(notebook.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(3)
+    saved = notebook.save()
+    assert [cell.source for cell in saved.cells][1:] == ["def f(x):\n    return x  # done", "1"]
+
+
 def test_tokens_by_keyboard_and_another_one_continues(show: Open) -> None:
     notebook = show()
     chat = ChatPage(notebook)

@@ -50,6 +50,42 @@ def test_notebook_7_streams_and_stops_while_a_cell_runs(notebook7: Jupyter, show
     chat.button("Stop").click()
     expect(chat.root.locator(".llmc-note")).to_have_text("stopped", timeout=2_000)
     expect(notebook.cell(1).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
+    chat.say("code please")
+    chat.button("Put into a new cell").click()
+    expect(notebook.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(3)
+
+
+# ------------------------------------------------------------------ the embedded model
+
+
+@pytest.mark.model
+def test_a_cell_and_a_chat_stream_from_the_embedded_model_at_once(lab: Jupyter, show: Open) -> None:
+    notebook = show(
+        lab,
+        "real",
+        "%load_ext llm_magic\n%llm chat -t 0 -n 200",
+        "%%llm -t 0 -n 200\nTell me a story.",
+    )
+    chat = ChatPage(notebook)
+    chat.send("Write a long poem about the sea.")  # loads the model, with what it does shown
+    expect(chat.answers).to_contain_text(" ", timeout=120_000)
+    notebook.start(1)
+    seen = set()
+
+    def streamed() -> bool:
+        seen.add(notebook.output(1).first.inner_text() if notebook.output(1).count() else "")
+        return "tok/s" in max(seen, key=len)
+
+    notebook.until(streamed, "the cell did not finish", 120)
+    chat.idle()
+    assert len(seen) > 3, "the cell's answer came at once"
+    assert len(chat.answers.inner_text()) > 100
+    expect(chat.root.locator(".llmc-foot")).to_contain_text("smollm2")
+    expect(chat.root.get_by_role("meter")).to_be_visible()
+    shown = chat.answers.inner_text()
+    notebook.save()
+    notebook.reload()
+    expect(ChatPage(notebook).answers).to_have_text(shown, use_inner_text=True)
 
 
 # ------------------------------------------------------------------ accessibility
@@ -278,8 +314,8 @@ def task_milliseconds(browser: Browser, page: Page, work: Callable[[], None]) ->
     browser.start_tracing(page=page, categories=categories)
     work()
     events = json.loads(browser.stop_tracing())["traceEvents"]
-    main = {(e["pid"], e["tid"]) for e in events
-            if e.get("name") == "thread_name" and e["args"]["name"] == "CrRendererMain"}  # fmt: skip
+    named = [e for e in events if e.get("name") == "thread_name"]
+    main = {(e["pid"], e["tid"]) for e in named if e["args"]["name"] == "CrRendererMain"}
     ours = [e for e in events if (e["pid"], e["tid"]) in main]
     asked = [e["ts"] for e in ours if "DevToolsSession" in json.dumps(e.get("args", {}))]
     tasks = [e for e in ours if "tdur" in e and e["name"] == "RunTask"]

@@ -477,7 +477,8 @@ def test_a_setting_is_checked_and_has_a_default(name: str, value: Any, result: A
 @pytest.mark.parametrize(
     ("name", "value"),
     [("temperature", "hot"), ("temperature", -1), ("temperature", float("nan")),
-     ("max_tokens", "1.5"),     ("max_tokens", 0), ("max_tokens", True), ("seed", "NaN"), ("thinking", "yes"), ("system", 3),
+     ("max_tokens", "1.5"), ("max_tokens", 0), ("max_tokens", True), ("seed", "NaN"),
+     ("thinking", "yes"), ("system", 3),
      ("nope", 1), ("temperature", [1]), ("top_k", "9" * 400)],
 )  # fmt: skip
 def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
