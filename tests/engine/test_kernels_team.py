@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -342,6 +343,14 @@ def test_threads_follow_affinity_and_quota(tmp_path, monkeypatch):
     assert team._quota(tmp_path) is None
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("300000\n")
     assert team._quota(tmp_path) == 3
+    for cpu, siblings in enumerate(["0,4", "1,5", "2", "3"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    shutil.copytree(tmp_path / "cpu0", tmp_path / "cpu4")
+    assert team._cores({0, 1, 2, 4}, tmp_path) == 3  # 0 and 4 are one core
+    assert team._cores({8, 9}, tmp_path) == 2  # the system does not say
+    monkeypatch.setattr(team, "_cores", lambda cpus, _root: len(cpus))
     monkeypatch.setattr(team, "_quota", lambda _root: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 3, 5}, raising=False)
     assert team.available_cores() == 3

@@ -29,12 +29,27 @@ SPIN_THOUSAND_TICKS = 300  # about 0.1 ms: longer than the gap between the phase
 
 
 def available_cores() -> int:
-    """Cores that this process may use: affinity, cut by a cgroup's quota."""
+    """Cores that this process may use: affinity, cut by a cgroup's quota.
+
+    Two hardware threads of one core count once: they share the units that the kernels keep busy.
+    """
     if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
+        cores = _cores(os.sched_getaffinity(0), Path("/sys/devices/system/cpu"))
     else:
         cores = os.cpu_count() or 1
     return max(1, min(cores, _quota(Path("/sys/fs/cgroup")) or cores))
+
+
+def _cores(cpus: set[int], root: Path) -> int:
+    """Physical cores among the system's numbers of processors."""
+
+    def core(cpu: int) -> str:
+        try:
+            return (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+        except OSError:
+            return f"cpu {cpu}"
+
+    return len({core(cpu) for cpu in cpus})
 
 
 def _quota(root: Path) -> int | None:

@@ -256,13 +256,14 @@ static void attend_task(void *arg, int task) {
 
 // ---- matrix products
 
-// Splits `tiles` (or groups of them) x panels into tasks. Decode: a few tasks a thread. Prefill: as
-// many panels as stay in the second-level cache, beside at most `most` tiles.
-static int cut(step_t *s, int tiles, int blocks, int most) {
-  const int all = panels(s->n);
+// Splits `tiles` (or groups of them, `bytes` long) x panels into tasks. Decode: a few tasks a thread,
+// but none so short that sharing it costs more than doing it. Prefill: as many panels as stay in the
+// second-level cache, beside at most `most` tiles.
+static int cut(step_t *s, int tiles, int blocks, int most, i64 bytes) {
+  const int all = panels(s->n), worth = (int)(tiles * bytes * MIN(s->n, MR) / (32 << 10));
   s->row_panels = MIN(all, MAX(1, (384 << 10) / (MR * blocks * 80)));
   s->row_chunks = UP(all, s->row_panels) / s->row_panels;
-  int want = MAX(1, 4 * s->threads / s->row_chunks);
+  int want = MAX(1, MIN(4 * s->threads / s->row_chunks, worth));
   s->chunk = MAX(1, UP(tiles, want) / want);
   if (all > 1) s->chunk = MIN(s->chunk, most);
   s->tile_chunks = UP(tiles, s->chunk) / s->chunk;
@@ -302,7 +303,7 @@ static void product(step_t *s, const acts_t *from, float *to, int to_wide, int a
   int tiles = 0;
   for (int i = 0; i < s->n_mats; i++) tiles += tiles_of(s->mats[i]);
   s->from = from, s->to = to, s->to_wide = to_wide, s->add = add;
-  int tasks = cut(s, tiles, from->blocks, 16);
+  int tasks = cut(s, tiles, from->blocks, 16, tile_bytes(s->mats[0]->kind, from->blocks));
   run(s->team, product_task, s, tasks);
 }
 
@@ -417,7 +418,8 @@ static void forward(step_t *s) {
     project(s, &l->o, &s->mixed, l->o_bias, l->post_attn);
     normed(s, l->post_attn, l->ffn_norm, is_float(l->gate.kind) || is_float(l->up.kind));
     s->floats = is_float(l->down.kind);
-    int tasks = cut(s, s->inner.blocks, s->in.blocks, 4);
+    int tasks = cut(s, s->inner.blocks, s->in.blocks, 4,
+                    4 * tile_bytes(l->gate.kind, s->in.blocks));
     run(s->team, glu_task, s, tasks);
     project(s, &l->down, &s->inner, -1, l->post_ffn);
     post = l->post_ffn;

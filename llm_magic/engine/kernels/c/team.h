@@ -81,8 +81,10 @@ static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
   u64 next = ((t->ticket >> 32) + 1) << 32 | (u64)count << 16;
   // Sequentially consistent: a helper that falls asleep either sees this ticket, or is counted.
   __atomic_exchange_n(&t->ticket, next, __ATOMIC_SEQ_CST);
-  if (__atomic_load_n(&t->sleepers, __ATOMIC_SEQ_CST))
-    syscall4(SYS_FUTEX, (long)sequence_word(t), FUTEX_WAKE_PRIVATE, count - 1, 0);
+  const i32 needed = MIN(count - 1, t->helpers);
+  const i32 awake = t->helpers - __atomic_load_n(&t->sleepers, __ATOMIC_SEQ_CST);
+  if (awake < needed)
+    syscall4(SYS_FUTEX, (long)sequence_word(t), FUTEX_WAKE_PRIVATE, needed - awake, 0);
   const u64 began = ticks();
   int own = 0;
   while (take_task(t)) own++;
