@@ -45,13 +45,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to measure. lengths: of its prompts. alone: peers are not asked."""
+    """Something to measure, in `unit`. lengths: of its prompts. alone: peers are not asked."""
 
     name: str
     method: str
     lengths: tuple[int, ...]
     tokens: int = 0
     alone: bool = False
+    unit: str = "tok/s"
 
     def arguments(self, rng: random.Random, vocabulary: int) -> list[Any]:
         """A new random prompt (or several), and how many tokens."""
@@ -89,6 +90,7 @@ def groups(quick: bool = False) -> list[list[Task]]:
         Task("decode at 0", "decode", (1,), TOKENS),
         Task("decode with 5 logprobs", "logprobs", (1,), TOKENS, alone=True),
         Task("decode beside a Python loop", "busy", (1,), TOKENS, alone=True),
+        Task("Python between two tokens", "outside", (1,), TOKENS, alone=True, unit="ms"),
     ]
     crowds = [Task(f"{n} stream{'s' * (n > 1)}", "streams", (PROMPT,) * n, TOKENS) for n in CROWDS]
     return [
@@ -238,7 +240,7 @@ def _turns(setup: Setup, group: Sequence[Task], workers: Sequence[Worker], found
                 values.setdefault((task.name, worker.name), []).append(value)
     for task in group:
         for worker in workers:
-            found.add(task.name, worker.name, "tok/s", values.get((task.name, worker.name), ()))
+            found.add(task.name, worker.name, task.unit, values.get((task.name, worker.name), ()))
 
 
 def _refused(task: Task, worker: Worker, error: RequestError, found: Gathered) -> None:

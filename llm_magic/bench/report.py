@@ -12,12 +12,12 @@ from ..errors import LLMError
 
 OURS = "llm_magic"
 VERSION = 1
-LESS_IS_BETTER = frozenset({"s", "MB"})
+LESS_IS_BETTER = frozenset({"s", "ms", "MB"})
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One task of one subject. values: one per round, in `unit` ("tok/s", "s" or "MB")."""
+    """One task of one subject. values: one per round, in `unit` ("tok/s", "s", "ms" or "MB")."""
 
     task: str
     subject: str

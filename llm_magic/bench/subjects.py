@@ -144,6 +144,40 @@ class Ours:
             raise RequestError("the generation beside the loop failed")
         return done[0]
 
+    def outside(self, ids: Ids, n: int) -> float:
+        """Milliseconds a token that are not spent in compiled code: scheduler, sampler, reader."""
+        forward = self._local.engine.loaded().forward
+        name = "_call" if hasattr(forward, "_call") else "step"
+        call, inside = getattr(forward, name), []
+
+        def timed(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*arguments)
+            finally:
+                inside.append((start, time.perf_counter()))
+
+        setattr(forward, name, timed)
+        try:
+            first, last = self._span(ids, n)
+        finally:
+            setattr(forward, name, call)
+        # What ran between the first and the last token, and nothing of the prompt.
+        busy = sum(end - start for start, end in inside if start >= first and end <= last)
+        return (last - first - busy) / (n - 1) * 1e3
+
+    def _span(self, ids: Ids, n: int) -> tuple[float, float]:
+        """When the first and the last token came, on the clock of `perf_counter`."""
+        from ..engine.scheduler import Job
+        from ..events import Sampling, Token
+
+        settings = Sampling(temperature=0.0, max_tokens=n)
+        job = Job(tuple(ids), settings, reuse=False, end_ids=frozenset())
+        submitted = time.perf_counter()
+        at = [i.at for i in self._local.engine.scheduler.submit(job) if isinstance(i, Token)]
+        exactly(n, len(at))
+        return submitted + at[0], submitted + at[-1]
+
     def kv_bytes(self) -> float:
         """Bytes of the KV cache that have been filled."""
         return float(self._local.engine.loaded().forward.memory_bytes - self._empty)

@@ -26,6 +26,7 @@ import numpy as np
 
 from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError
 from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, Token, Top, Usage
+from . import turns
 from .cache import Slot, Slots
 from .forward import F32, Forward
 from .gate import Gate
@@ -131,6 +132,7 @@ class Scheduler:
         self._waiting: deque[_Run] = deque()
         self._active: list[_Run] = []  # those that have a slot
         self._parked: list[_Run] = []  # those that lost it because nobody read them
+        self._working = False
         self._rows = {False: FIRST_CHUNK, True: FIRST_CHUNK}  # see _chunk
         self._model: Model | None = None
         self._slots: Slots | None = None
@@ -268,6 +270,7 @@ class Scheduler:
 
     def _shut(self) -> None:
         self._closed = True
+        self._work(False)
         error = NotLoadedError("the model was unloaded while this request was running")
         error.__cause__ = self._error
         for run in self._all():
@@ -297,6 +300,7 @@ class Scheduler:
         """Do what other threads asked for. Sleeps while there is nothing to evaluate."""
         while True:
             pause = self._pause()
+            self._work(pause == 0.0)
             try:
                 task = self._inbox.get(block=pause > 0, timeout=pause if pause < math.inf else None)
             except queue.Empty:
@@ -304,6 +308,12 @@ class Scheduler:
             if task is None:
                 return False
             task()
+
+    def _work(self, on: bool) -> None:
+        """Note whether there is something to evaluate."""
+        if on != self._working:
+            self._working = on
+            (turns.begin if on else turns.end)()
 
     def _pause(self) -> float:
         """Seconds for which there is nothing to do unless somebody asks for something."""

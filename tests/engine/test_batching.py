@@ -4,6 +4,7 @@ First with a forward pass that notices every wrong position (fakes.py), where ti
 be set; then with real engines, where what each step evaluated is recorded.
 """
 
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from fakes import fake_scheduler, greedy
 from toy import toy_gguf
 
 import llm_magic
+from llm_magic.engine import turns
 from llm_magic.engine.scheduler import FIRST_CHUNK, PARK_SECONDS, RUN_AHEAD, STEP_SECONDS, Job
 from llm_magic.errors import EngineError, NotLoadedError
 from llm_magic.events import Finish, Prefill, Queued, Sampling, Token
@@ -399,3 +401,58 @@ def test_running_streams_speak_at_every_step_of_a_long_prompt(smollm2_path):
     gaps = [b - a for times in at for a, b in pairwise(times)]
     print(f"steps {len(during)}, median {rest * 1e3:.0f} ms, longest {max(steps.seconds) * 1e3:.0f}"
           f" ms; longest silence {max(gaps) * 1e3:.0f} ms")  # fmt: skip
+
+
+# ----------------------------------------------------------------------------- turns of Python
+
+
+@pytest.fixture
+def interval():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_turns_are_short_while_tokens_are_made_and_as_before_when_idle(start, interval):
+    one, _ = start(delay=0.002)
+    other, _ = start(delay=0.002)
+    seen = []
+    first = one.submit(job([3, 4], n=60))
+    second = other.submit(job([3, 4], n=10))
+    for _ in zip(first, second, strict=False):
+        seen.append(sys.getswitchinterval())
+    assert turns.SECONDS in [round(s, 6) for s in seen]
+    list(second)
+    until(lambda: other.running == 0)
+    next(first)
+    assert round(sys.getswitchinterval(), 6) == turns.SECONDS  # one engine still works
+    list(first)
+    until(lambda: sys.getswitchinterval() == 0.005)
+    unread = one.submit(job([3, 4], n=60))
+    until(lambda: unread._channel.ahead)
+    until(lambda: sys.getswitchinterval() == 0.005)  # nobody reads: nothing is made
+    unread.close()
+
+
+def test_turns_that_somebody_has_set_meanwhile_stay(start, interval):
+    scheduler, _ = start(delay=0.002)
+    stream = scheduler.submit(job([3, 4], n=20))
+    until(lambda: round(sys.getswitchinterval(), 6) == turns.SECONDS)
+    sys.setswitchinterval(0.003)
+    list(stream)
+    until(lambda: scheduler.running == 0)
+    time.sleep(0.05)
+    assert sys.getswitchinterval() == 0.003
+    scheduler.close()
+    assert sys.getswitchinterval() == 0.003
+
+
+def test_an_engine_that_is_closed_at_work_gives_its_turns_back(start, interval):
+    scheduler, _ = start(delay=0.005)
+    stream = scheduler.submit(job([3, 4], n=60))
+    until(lambda: round(sys.getswitchinterval(), 6) == turns.SECONDS)
+    scheduler.close()
+    assert sys.getswitchinterval() == 0.005
+    with pytest.raises(NotLoadedError):
+        list(stream)

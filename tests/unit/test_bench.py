@@ -144,9 +144,9 @@ def test_what_is_compared_within_ours_takes_turns_and_peers_are_not_asked(log):
     (group,) = (g for g in groups() if g[0].name == "decode at 0")
     turns([FakeWorker(OURS, log), FakeWorker("peer", log)], group, rounds=1)
     asked = [(name, method) for name, method, _ in log]
-    assert sorted(asked[:4]) == [(OURS, "busy"), (OURS, "decode"), (OURS, "logprobs"),
-                                 ("peer", "decode")]  # fmt: skip
-    assert asked[:4] == asked[4:][::-1]
+    assert sorted(asked[:5]) == [(OURS, "busy"), (OURS, "decode"), (OURS, "logprobs"),
+                                 (OURS, "outside"), ("peer", "decode")]  # fmt: skip
+    assert asked[:5] == asked[5:][::-1]
 
 
 def test_a_peer_that_cannot_do_a_task_is_noted_and_not_asked_again(log):
