@@ -12,7 +12,8 @@ is a SchemaError with the path. The rules, beyond what each function says:
   dot, colon, hyphen or @, which are no keyword of any draft.
 - An object that lists its properties gets no others, unless the schema says something about others.
 - Properties come in the order of the schema.
-- Numbers are written without exponent: 1e999 is JSON, but no number that Python can hold.
+- Numbers are written without exponent, with at most nine decimals, and where the schema sets no
+  limit they have one: 2^53 - 1 for integers, 10^15 for others.
 - Unknown formats bind nothing, as the standard says; the known ones do.
 """
 
@@ -86,13 +87,13 @@ _PATTERNS = {
 }
 
 ANY_REF = {"$ref": "#/$defs/any"}
-NUMBER: Node = {
-    "anyOf": [{"type": "number", "minimum": -1e15, "maximum": 1e15}, {"type": "integer"}]
-}
+# Whole numbers that every reader of JSON holds exactly (RFC 8259, section 6), and what is left of
+# the others: a model that is free to write 0.333333... or 1e999 may well do so.
+SAFE, LARGE, STEP = 2**53 - 1, 1e15, 1e-9
 ANY: Node = {
     "anyOf": [
         {"type": ["null", "boolean", "string"]},
-        *NUMBER["anyOf"],
+        {"type": "number", "minimum": -LARGE, "maximum": LARGE, "multipleOf": STEP},
         {"type": "array", "items": ANY_REF},
         {"type": "object", "additionalProperties": ANY_REF},
     ]
@@ -215,13 +216,17 @@ class _Part:
 
     def build(self) -> Any:
         given, out = self.given, self.out
+        if isinstance(given.get("type"), list) and not all(
+            isinstance(t, str) for t in given["type"]
+        ):
+            raise self.refuse("type", "schemas as types, as draft 3 had them")
         self._exclusive_limits()
         for key in COPIED:
             if key in given:
                 out[key] = given[key]
         for step in (
-            self._strings, self._references, self._arrays, self._objects, self._close,
-            self._dependencies, self._unions, self._conditions, self._numbers,
+            self._numbers, self._strings, self._references, self._arrays, self._objects,
+            self._close, self._dependencies, self._unions, self._conditions,
         ):  # fmt: skip
             step()
         if any(part is False for part in self.all_of):
@@ -260,19 +265,22 @@ class _Part:
                     self.given[exclusive] = self.given.pop(limit)
 
     def _numbers(self) -> None:
-        """No exponents: the compiler writes them only where a number has no limit."""
-        limits = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+        """No exponents and no endless digits: limits where the schema has none."""
         types = self.out.get("type")
-        if types is None or any(k in self.out for k in limits):
+        kinds = {types} if isinstance(types, str) else set(types or ())
+        if not kinds & {"number", "integer"}:
             return
-        if types == "number":
-            del self.out["type"]
-            self.all_of.append(dict(NUMBER))
-        elif isinstance(types, list) and "number" in types:
-            others = [t for t in types if t not in ("number", "integer")]
-            rest = {k: v for k, v in self.out.items() if k != "type"}
-            self.out.clear()
-            self.out["anyOf"] = [{**rest, "type": others}, *NUMBER["anyOf"]]
+        whole = "number" not in kinds
+        most = SAFE if whole else LARGE
+        low = self.out.get("minimum", self.out.get("exclusiveMinimum"))
+        high = self.out.get("maximum", self.out.get("exclusiveMaximum"))
+        if low is None and (high is None or high > -most):
+            self.out["minimum"] = -most
+        if high is None and (low is None or low < most):
+            self.out["maximum"] = most
+        wide = low is None or high is None or high - low >= 1e6 * STEP
+        if not whole and wide and "multipleOf" not in self.out:
+            self.out["multipleOf"] = STEP
 
     def _strings(self) -> None:
         pattern, name = self.given.get("pattern"), self.given.get("format")

@@ -180,11 +180,16 @@ def test_listed_properties_are_all_there_are():
     assert accepts(Schema({**schema, "additionalProperties": True}), '{"a":1,"b":2}')
 
 
-def test_numbers_that_no_float_holds_cannot_be_written():
+def test_numbers_come_to_an_end_and_fit_into_a_float():
     for schema in ({"type": "number"}, {"type": ["number", "null"]}, {}):
-        assert accepts(Schema(schema), "-12.75")
-        assert accepts(Schema(schema), "602214076000000000000000")
-        assert not accepts(Schema(schema), "1e999")
+        for text in ("-12.75", "0.1", "3.0", "299792458", "0.000000001"):
+            assert accepts(Schema(schema), text)
+        for text in ("1e999", "1e5", "0.3333333333333", "9" * 20):
+            assert not accepts(Schema(schema), text)
+    assert accepts(Schema({"type": "integer"}), "9007199254740991")
+    assert not accepts(Schema({"type": "integer"}), "9007199254740992")
+    assert accepts(Schema({"type": "integer", "minimum": 10**17}), str(10**17 + 1))
+    assert accepts(Schema({"type": "number", "minimum": 0, "maximum": 1e-9}), "0.00000000025")
 
 
 @pytest.mark.parametrize("space", [b" ", b"\n", b"\t", b"  ", b"\n  "])
