@@ -27,13 +27,16 @@ Bundle = dict[str, Any]
 class Look:
     """How replies are shown.
 
-    format: "markdown", "text" or "code". heat: with the heat map (None: if alternatives were
-    recorded). show: more sections, of SECTIONS and "surprises". docs: outputs that are the
-    same on every run. save_prompt: the prompt's text may stay in the notebook. json_tokens: the
-    longest reply whose tokens are saved; None: every.
+    format: "markdown", "text" or "code". language: of code that does not say it. before: words that
+    the answer goes on from; they are shown but are no part of the reply. heat: with the heat map
+    (None: if alternatives were recorded). show: more sections, of SECTIONS and "surprises". docs:
+    outputs that are the same on every run. save_prompt: the prompt's text may stay in the notebook.
+    json_tokens: the longest reply whose tokens are saved; None: every.
     """
 
     format: str = "markdown"
+    language: str = "python"
+    before: str = ""
     heat: bool | None = None
     show: frozenset[str] = frozenset()
     docs: bool = False
@@ -90,8 +93,9 @@ def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
     sections = (
         html.fold("Prompt", prompt_section(reply)) if "prompt" in look.show else "",
         _reasoning(reply),
-        tooltrace.fragment(reply.trace),
+        tooltrace.fragment(reply.trace, opened=True),
         content,
+        html.note(missing) if (missing := unanswered(reply)) else "",
         heat_map,
         _branches(reply),
         logprobs.surprises(reply) if "surprises" in look.show else "",
@@ -105,9 +109,9 @@ def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
         extra=DARK if shaded else None,
     )
     suffix = f"\n\n[{note}]" if note else ""
-    data: Bundle = {"text/plain": _plain(reply, look.format) + suffix, "text/html": page}
+    data: Bundle = {"text/plain": _plain(reply, look) + suffix, "text/html": page}
     if not look.docs:
-        data["text/markdown"] = _markdown(reply, look.format) + (f"\n\n*{note}*" if note else "")
+        data["text/markdown"] = _markdown(reply, look) + (f"\n\n*{note}*" if note else "")
         data[VENDOR] = saved(reply, look)
     return data
 
@@ -117,40 +121,67 @@ def _content(reply: Reply, look: Look) -> tuple[str, str]:
     heat = look.heat
     if heat is None:
         heat = "tokens" in look.show or any(t.top for t in reply.tokens)
-    if heat and look.format == "text" and set(reply.kinds) == {"answer"}:
+    if heat and look.format == "text" and set(reply.kinds) == {"answer"} and not look.before:
         return logprobs.shaded(reply), ""  # the same text, now shaded
-    return body(reply.text, look.format), logprobs.heat(reply) if heat else ""
+    page = body(look.before + reply.text, look.format, look.language)
+    return page, logprobs.heat(reply) if heat else ""
 
 
-def body(text: str, form: str) -> str:
-    """An answer's text as HTML in one of the three formats."""
+def unanswered(reply: Reply) -> str:
+    """Why there is no answer though the model has reasoned; "" where there is one."""
+    if not reply.reasoning or reply.text.strip() or reply.calls:
+        return ""
+    return "(no answer: reasoning was cut)"
+
+
+def body(text: str, form: str, language: str = "python") -> str:
+    """An answer's text as HTML in one of the three formats. language: of code without fences."""
     match form:
         case "text":
             return html.verbatim(text)
         case "code":
-            return html.code(*fenced(text))
+            return html.code(*fenced(text, language))
         case _:
             return html.markdown(text)
 
 
-def _plain(reply: Reply, form: str) -> str:
-    return fenced(reply.text)[0] if form == "code" else reply.text
+def _plain(reply: Reply, look: Look) -> str:
+    text = look.before + reply.text
+    parts = (
+        tooltrace.plain(reply.trace),
+        fenced(text)[0] if look.format == "code" else text,
+        unanswered(reply),
+    )
+    return "\n\n".join(part for part in parts if part)
 
 
-def _markdown(reply: Reply, form: str) -> str:
-    if form == "markdown":
-        return html.escape_dollars(reply.text)
-    source, language = fenced(reply.text) if form == "code" else (reply.text, "text")
+def _markdown(reply: Reply, look: Look) -> str:
+    text = look.before + reply.text
+    if look.format == "markdown":
+        answer = html.escape_dollars(text)
+    elif look.format == "code":
+        answer = _block(*fenced(text, look.language))
+    else:
+        answer = _block(text, "text")
+    trace = _block(tooltrace.plain(reply.trace), "text") if reply.trace else ""
+    return "\n\n".join(part for part in (trace, answer, unanswered(reply)) if part)
+
+
+def _block(source: str, language: str) -> str:
     fence = "```"
     while fence in source:
         fence += "`"
     return f"{fence}{language}\n{source}\n{fence}"
 
 
-def fenced(text: str) -> tuple[str, str]:
-    """The code of an answer and its language: what its fences hold, or all of it if it has none."""
+def fenced(text: str, language: str = "python") -> tuple[str, str]:
+    """The code of an answer and its language: what its fences hold, or all of it if it has none.
+
+    language: where the answer does not say it.
+    """
+    otherwise, language = language, ""
     inside: list[str] = []
-    language, fence = "", ""
+    fence = ""
     for line in text.splitlines():
         mark = line.strip()
         if fence:
@@ -163,7 +194,7 @@ def fenced(text: str) -> tuple[str, str]:
             language = language or mark[len(fence) :].split(" ")[0]
             if inside:
                 inside.append("")
-    return ("\n".join(inside), language) if inside else (text, "python")
+    return ("\n".join(inside), language) if inside else (text, otherwise)
 
 
 def _reasoning(reply: Reply) -> str:

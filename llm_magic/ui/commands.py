@@ -7,12 +7,10 @@ a model generates or how a reply is drawn.
 
 import argparse
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser
 
 from ..chat.reply import Reply
 from ..errors import RequestError, UnsupportedError
@@ -20,47 +18,22 @@ from ..events import Delta, Message, Piece, Progress
 from ..hub import hub
 from ..llm import LLM
 from ..provider import Request
-from . import branches, bundles, compare, facts, live, options, status, throughput, tokens
-
-
-class Notebook(Protocol):
-    """What commands need of the magics: settings, the shell, and the way to a model."""
-
-    shell: Any
-    magic_name: str
-    model: str
-    docs_mode: bool
-    ledger: list[throughput.Entry]
-
-    def parse(self, line: str) -> argparse.Namespace: ...
-
-    def parser(self) -> MagicArgumentParser: ...
-
-    def run(self, given: argparse.Namespace, text: str) -> None: ...
-
-    def sampling(self, given: argparse.Namespace) -> dict[str, Any]: ...
-
-    def system_of(self, given: argparse.Namespace) -> str | None: ...
-
-    def name_of(self, named: str | None) -> str: ...
-
-    def load(self, name: str, screen: live.Screen, **how: Any) -> LLM: ...
-
-    def fill(self, text: str) -> str: ...
-
-    def look(self) -> bundles.Look: ...
-
-    def keep(self, reply: Reply, measured: Reply | None = None) -> None: ...
-
-    def show(self, fragment: bundles.Fragment) -> None: ...
-
-
-def _parser(nb: Notebook, command: str) -> MagicArgumentParser:
-    return MagicArgumentParser(f"{nb.magic_name} {command}")
-
-
-def _parse(nb: Notebook, parser: MagicArgumentParser, line: str) -> argparse.Namespace:
-    return options.parse(parser, line, f"%{parser.prog}")
+from . import (
+    branches,
+    bundles,
+    compare,
+    facts,
+    history,
+    live,
+    lookup,
+    options,
+    status,
+    throughput,
+    tokens,
+    toolbox,
+)  # fmt: skip
+from .notebook import Command, command_parser, parse
+from .notebook import Notebook as Notebook
 
 
 def ask(nb: Notebook, rest: str) -> None:
@@ -73,12 +46,12 @@ def ask(nb: Notebook, rest: str) -> None:
 
 def load(nb: Notebook, rest: str) -> None:
     """Load a model and use it from now on."""
-    parser = _parser(nb, "load")
+    parser = command_parser(nb, "load")
     parser.add_argument("name", nargs="?")
     for option in ("--ctx", "--slots", "--threads"):
         parser.add_argument(option, type=int)
     parser.add_argument("--device")
-    given = _parse(nb, parser, rest)
+    given = parse(nb, parser, rest)
     name = nb.name_of(given.name)
     screen = live.screen(nb.shell, nb.look(), name)
     start = time.monotonic()
@@ -90,21 +63,21 @@ def load(nb: Notebook, rest: str) -> None:
 
 def unload(nb: Notebook, rest: str) -> None:
     """Free one model, or all."""
-    parser = _parser(nb, "unload")
+    parser = command_parser(nb, "unload")
     parser.add_argument("name", nargs="?")
-    gone = hub.unload(_parse(nb, parser, rest).name)
+    gone = hub.unload(parse(nb, parser, rest).name)
     nb.show(status.note(f"unloaded {', '.join(gone)}" if gone else "nothing was loaded"))
 
 
 def models(nb: Notebook, rest: str) -> None:
     """Which models there are."""
-    _parse(nb, _parser(nb, "models"), rest)
+    parse(nb, command_parser(nb, "models"), rest)
     nb.show(status.models(hub.loaded()))
 
 
 def state(nb: Notebook, rest: str) -> None:
     """What is loaded."""
-    _parse(nb, _parser(nb, "status"), rest)
+    parse(nb, command_parser(nb, "status"), rest)
     nb.show(status.table(hub.loaded(), nb.name_of(None)))
 
 
@@ -113,7 +86,10 @@ def chat(nb: Notebook, rest: str) -> Any:
     from .chat import Chat
 
     given = nb.parse(rest)
-    return Chat(nb.name_of(given.model), system=nb.system_of(given), **nb.sampling(given))
+    tools = lookup.tools(nb.shell.user_ns, given.tools or "")
+    return Chat(
+        nb.name_of(given.model), system=nb.system_of(given), tools=tools, **nb.sampling(given)
+    )
 
 
 def bench(nb: Notebook, rest: str) -> Any:
@@ -125,10 +101,10 @@ def bench(nb: Notebook, rest: str) -> Any:
 
 def stats(nb: Notebook, rest: str) -> Any:
     """The ledger of this notebook, as a table or as a plot."""
-    parser = _parser(nb, "stats")
+    parser = command_parser(nb, "stats")
     parser.add_argument("--plot", action="store_true")
     parser.add_argument("--dark", action="store_true", default=None)
-    given = _parse(nb, parser, rest)
+    given = parse(nb, parser, rest)
     if given.plot:
         return throughput.plot_ledger(nb.ledger, dark=given.dark)
     page, plain = throughput.ledger(nb.ledger), throughput.ledger_text(nb.ledger)
@@ -141,12 +117,12 @@ def stats(nb: Notebook, rest: str) -> Any:
 
 def tokenize(nb: Notebook, rest: str) -> None:
     """The tokens of a text, of a text as a chat turn, or of the last prompt."""
-    parser = _parser(nb, "tokenize")
+    parser = command_parser(nb, "tokenize")
     parser.add_argument("-m", "--model")
     parser.add_argument("--chat", action="store_true")
     parser.add_argument("--plain", action="store_true")
     head, text = options.split(parser, rest)
-    given = _parse(nb, parser, head)
+    given = parse(nb, parser, head)
     reply = None if text else _reply(nb, None)
     named = given.model or (reply.model if reply is not None and hub.get(reply.model) else None)
     name = nb.name_of(named)
@@ -189,13 +165,13 @@ def pieces_of(llm: LLM, text: str, ids: tuple[int, ...]) -> list[Piece]:
 
 def side_by_side(nb: Notebook, rest: str) -> None:
     """Two answers, two scored texts or two replies side by side."""
-    parser = _parser(nb, "compare")
+    parser = command_parser(nb, "compare")
     parser.add_argument("--score", action="store_true")
     parser.add_argument("--complete", action="store_true")
     for short, option, kind in _REPEATED:
         parser.add_argument(*filter(None, (short, option)), action="append", type=kind)
     head, text = options.split(parser, rest)
-    given = _parse(nb, parser, head)
+    given = parse(nb, parser, head)
     if given.score:
         replies, titles = _scored(nb, given, [nb.fill(t) for t in options.words(text)])
     elif (known := _named_replies(nb, text)) is not None:
@@ -291,14 +267,14 @@ def scored(llm: LLM, text: str, top: int = 5) -> Reply:
 
 def branch(nb: Notebook, rest: str) -> None:
     """Go on from another token of a reply."""
-    parser = _parser(nb, "branch")
+    parser = command_parser(nb, "branch")
     parser.add_argument("place", nargs="?", type=int)
     parser.add_argument("token", nargs="?")
     parser.add_argument("-r", "--reply")
     parser.add_argument("-n", "--max-tokens", type=int)
     parser.add_argument("-t", "--temperature", type=float)
     parser.add_argument("--seed", type=int)
-    given = _parse(nb, parser, rest)
+    given = parse(nb, parser, rest)
     reply = _reply(nb, given.reply)
     place = given.place if given.place is not None else _uncertain(reply)
     wanted = given.token
@@ -371,15 +347,6 @@ def _reply(nb: Notebook, name: str | None) -> Reply:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command: what runs, what stands behind its name, what it is for."""
-
-    run: Callable[[Notebook, str], Any]
-    usage: str
-    what: str
-
-
 COMMANDS = {
     "ask": Command(ask, "[options of %%llm] TEXT", "answer one line"),
     "load": Command(
@@ -402,6 +369,8 @@ COMMANDS = {
         "[PLACE] [TOKEN] [-n N] [-t T] [--seed S] [-r REPLY]",
         "go on from another token of the last reply",
     ),
+    "tools": Command(toolbox.tools, "[NAME,NAME]", "functions that a model could call"),
+    **history.COMMANDS,
     "bench": Command(
         bench,
         "[MODEL] [--peer NAME]... [--threads N] [--rounds N] [--quick] [--random-1b]",

@@ -1,8 +1,8 @@
 """`%load_ext llm_magic` and `%unload_ext llm_magic`.
 
 Comes in: the shell. Goes out: registered magics, completion, and two hooks that hold the engine's
-gate while a cell runs. Loaded models are not part of it: `%reload_ext` keeps them. Nothing heavy is
-imported here.
+gate while a cell runs and tell which cell it is. Loaded models are not part of it: `%reload_ext`
+keeps them; conversations of cells are, so it forgets them. Nothing heavy is imported here.
 """
 
 import re
@@ -50,10 +50,12 @@ class Extension:
     def _is_ours(self, hook: Any) -> bool:
         return getattr(hook, "__func__", None) == self._complete
 
-    def _enter(self, *_: Any) -> None:
+    def _enter(self, info: Any = None) -> None:
         hub.gate.enter()
+        self.magics.talks.enter(getattr(info, "cell_id", None))
 
     def _leave(self, *_: Any) -> None:
+        self.magics.talks.leave()
         hub.gate.leave()
 
     def _keep_questions(self, lines: list[str]) -> list[str]:
@@ -73,7 +75,8 @@ class Extension:
 
         if event.command.lstrip("%") != self.magics.magic_name:
             raise TryNext
-        return complete(event.text_until_cursor, event.symbol)
+        talks = list(self.magics.talks.named)
+        return complete(event.text_until_cursor, event.symbol, shell.user_ns, talks)
 
 
 def load_ipython_extension(shell: Any) -> None:

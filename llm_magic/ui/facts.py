@@ -3,10 +3,15 @@
 Comes in: a Reply. Goes out: plain text. It must not know HTML.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..chat.reply import Reply
 from ..events import Timings, Token
+
+MAX_CALL = 2_000  # characters of a call on one line
 
 
 def numbers(reply: Reply, note: str = "") -> str:
@@ -22,6 +27,7 @@ def parts(reply: Reply, note: str = "") -> list[str]:
         prompt += f" ({usage.cached:,} cached + {usage.prompt - usage.cached:,} new)"
     found = (
         model_name(reply.model),
+        f"loaded in {timings.load:.1f} s" if timings.load else "",
         prompt if usage.prompt else "",
         f"{usage.completion:,} token{'' if usage.completion == 1 else 's'}",
         speed("prefill", timings.prefill_tps),
@@ -46,6 +52,34 @@ def _reason(reply: Reply) -> str:
             return "tool calls"
         case reason:
             return reason or ""
+
+
+def call(name: str, arguments: Any, limit: int = MAX_CALL) -> str:
+    """A tool call as Python would write it, on one line: `weather(city="Paris")`.
+
+    Models write the arguments, so what a terminal or a reader could take for something else
+    (control and invisible characters) is shown as an escape.
+    """
+    if isinstance(arguments, Mapping):
+        inner = ", ".join(f"{key}={_json(value)}" for key, value in arguments.items())
+    else:
+        inner = arguments if isinstance(arguments, str) else _json(arguments)
+    return one_line(f"{name}({inner})", limit)
+
+
+def one_line(text: str, limit: int) -> str:
+    """`text` without control and invisible characters, cut with a mark."""
+    cut = text[: limit + 1]
+    line = "".join(c if c.isprintable() else _escape(c) for c in cut)
+    return line if len(line) <= limit else f"{line[:limit]}…"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=repr)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape", "backslashreplace").decode()
 
 
 def model_name(model: str) -> str:

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from ..chat.reply import Fold, Reply
 from ..chat.stream import interruptible
 from ..errors import Interrupted, LLMError
-from ..events import CallDelta, CallDone, Delta, Event, Prefill, Progress, Queued
+from ..events import CallDelta, CallDone, Delta, Event, Prefill, Progress, Queued, ToolDone
 from ..provider import Stream
-from . import bundles, facts, html
+from . import bundles, facts, html, tooltrace
 from .pace import RATE as RATE
 from .pace import Pace
 from .running import Running, describe
@@ -161,7 +161,7 @@ class CellScreen:
         if running.empty:
             return html.wrap(bar(running.line, running.share), self._note(""))
         text = "".join(running.answer)
-        body = bundles.body(text, self._look.format) if text else ""
+        body = bundles.body(text, self._look.format, self._look.language) if text else ""
         speed = facts.speed("decode", running.tps())
         count = f"{running.tokens:,} token{'' if running.tokens == 1 else 's'}"
         return html.wrap(
@@ -273,8 +273,12 @@ class TextScreen:
                 self._status(describe(event)[0])
             case Delta("reasoning"):
                 self._status("reasoning …")
-            case CallDelta() | CallDone():
+            case CallDelta():
                 self._status("calling a tool …")
+            case CallDone():
+                self._status("")  # somebody may be asked for approval on this line
+            case ToolDone(record):
+                self._write(f"{self._newline()}{tooltrace.plain((record,))}\n")
             case _:
                 pass
 
@@ -283,6 +287,9 @@ class TextScreen:
         sys.stdout.write(text)
         sys.stdout.flush()
         self._last = text[-1:] or self._last
+
+    def _newline(self) -> str:
+        return "" if self._last == "\n" else "\n"
 
     def _status(self, line: str) -> None:
         """A line that the next output replaces; only where somebody watches."""
@@ -297,8 +304,8 @@ class TextScreen:
 
     def final(self, reply: Reply, note: str = "") -> None:
         self._status("")
-        if self._last != "\n":
-            sys.stdout.write("\n")
+        missing = bundles.unanswered(reply)
+        self._write(self._newline() + (f"{missing}\n" if missing else ""))
         shown = facts.steady(reply) if self._look.docs else reply
         sys.stdout.write(f"[{facts.numbers(shown, note)}]\n")
         sys.stdout.flush()

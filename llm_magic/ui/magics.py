@@ -11,7 +11,7 @@ drawn.
 import argparse
 import difflib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -28,12 +28,13 @@ from IPython.core.magic_arguments import (
 
 from ..chat.reply import Reply
 from ..errors import EngineError, Interrupted, LLMError
-from ..events import Message
+from ..events import Delta
 from ..hub import hub
 from ..llm import LLM
-from . import bundles, facts, live, options, status, throughput
+from . import asking, bundles, facts, live, options, status, throughput
 from .commands import COMMANDS, scored
 from .interpolate import as_text, interpolate
+from .talks import Talks
 
 MAX_TOKENS = 256
 
@@ -78,6 +79,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any, **options: Any) -> None:
         super().__init__(shell, **options)
         self.ledger: list[throughput.Entry] = []
+        self.talks = Talks()
         self._replaced: dict[tuple[str, str], Callable[..., Any] | None] = {}
 
     @traitlets.default("docs_mode")
@@ -150,6 +152,43 @@ class LLMMagics(Magics):  # type: ignore[misc]
         "--score", action="store_true", help="do not generate: how likely is the text itself?"
     )
     @argument("--raw", action="store_true", help="leave {{ name }} alone")
+    @argument("--prefill", metavar="TEXT", help="the answer begins with this text and goes on")
+    @argument(
+        "--think",
+        dest="think",
+        action="store_const",
+        const=True,
+        help="let the model reason first, if it can",
+    )
+    @argument(
+        "--no-think",
+        dest="think",
+        action="store_const",
+        const=False,
+        help="answer without reasoning",
+    )
+    @argument_group("Conversation")
+    @argument(
+        "--chat",
+        metavar="NAME",
+        help="a turn of this conversation; a cell that runs again replaces its turn",
+    )
+    @argument("--new", action="store_true", help="begin the conversation anew")
+    @argument(
+        "--trim", action="store_true", help="leave the oldest turns out where they do not fit"
+    )
+    @argument_group("Tools")
+    @argument("--tools", metavar="NAMES", help="functions it may call, with commas between")
+    @argument("--approve", action="store_true", help="ask before each call")
+    @argument("--max-steps", type=int, metavar="N", help="most rounds of calls (8)")
+    @argument(
+        "--tool-choice", metavar="WHICH", help="auto, none, required, or the one it must call"
+    )
+    @argument_group("What the answer must be")
+    @argument("--schema", metavar="NAME", help="JSON for this dict, dataclass, model or type")
+    @argument("--regex", metavar="PATTERN", help="a text that matches (put it in quotes)")
+    @argument("--choices", metavar="A|B|C", help="one of these, or of a list of that name")
+    @argument("--grammar", metavar="NAME", help="a sentence of this grammar (Lark or GBNF)")
     @argument_group("Sampling")
     @argument("-n", "--max-tokens", type=int, help="most tokens of the answer (256)")
     @argument("-t", "--temperature", type=float, help="0 is greedy; 0.7 unless given")
@@ -178,6 +217,10 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
         {{ name }}, with a blank on both sides, becomes the value of a variable: dots and indices
         work, calls do not, and all other braces stay as they are. \\{{ name }} is literal.
+
+        Tools are functions of the notebook with type hints; what they were called with and what
+        came back is shown in the cell. A constrained answer is valid by construction; -o reply
+        binds it, and reply.parsed is its Python value.
         """
         given = self.parse(line)
         self.run(given, self._text(given, cell))
@@ -232,21 +275,26 @@ class LLMMagics(Magics):  # type: ignore[misc]
         if not given.complete and not text.strip():
             raise UsageError(f"%%{self.magic_name}: the cell has no text to answer")
         with self._brief():
-            prompt, system = self._prompt(given, text)
-            name = self.name_of(given.model)
-            sampling = self.sampling(given)
-            screen = live.screen(self.shell, self._look_of(given), name, quiet=given.quiet,
-                                 tokens=sampling["max_tokens"], rate=self.max_rate)  # fmt: skip
+            ask = asking.prepare(self, given, text)
+            name = asking.model_of(self, given)
+            screen = live.screen(
+                self.shell, self._look_of(given, ask), name, quiet=given.quiet,
+                tokens=ask.options["max_tokens"], rate=self.max_rate,
+            )  # fmt: skip
             llm = self.load(name, screen)
-            if given.score:
-                reply = self._score(llm, str(prompt), sampling.get("logprobs", 5), screen)
-            else:
-                stream = llm.stream(prompt, system=system, **sampling)
-                reply = live.follow(stream, screen, self.keep)
+            reply = self._answer(ask, llm, screen)
             if given.out is not None:
                 self.shell.user_ns[given.out] = reply
             if given.live and not given.quiet:
                 self._live(reply, llm, screen)
+
+    def _answer(self, ask: asking.Ask, llm: LLM, screen: live.Screen) -> Reply:
+        if ask.given.score:
+            return self._score(llm, ask.text, ask.options.get("logprobs", 5), screen)
+        with asking.opened(self, ask, llm) as stream:
+            if ask.prefill:
+                screen.event(Delta("answer", ask.prefill))
+            return live.follow(stream, screen, self.keep)
 
     def _live(self, reply: Reply, llm: LLM, screen: live.Screen) -> None:
         """The live view in a display of its own: without its kernel only the other one is left."""
@@ -268,18 +316,6 @@ class LLMMagics(Magics):  # type: ignore[misc]
         screen.final(reply)
         return reply
 
-    def _prompt(
-        self, given: argparse.Namespace, text: str
-    ) -> tuple[str | tuple[Message, ...], str | None]:
-        plain = "--score reads" if given.score else "--complete continues" if given.complete else ""
-        if plain and given.system is not None:
-            raise UsageError(f"{plain} a text as it is: there is no place for --system")
-        system = self.system_of(given)
-        if not given.raw:
-            text = self.fill(text)
-            system = None if system is None else self.fill(system)
-        return (text, None) if plain else ((Message("user", text),), system)
-
     def fill(self, text: str) -> str:
         """`text` with the values of `{{ name }}`."""
         formatters = self.shell.display_formatter.formatters
@@ -299,16 +335,22 @@ class LLMMagics(Magics):  # type: ignore[misc]
             "max_tokens": limit if limit is not None and limit > 0 else self.max_tokens,
             "temperature": self.temperature if given.temperature is None else given.temperature,
             "logprobs": logprobs,
+            "thinking": given.think,
+            "trim": given.trim or None,
             **{key: getattr(given, key) for key in ("top_k", "top_p", "min_p", "seed", "stop")},
         }
         return {key: value for key, value in found.items() if value is not None}
 
-    def _look_of(self, given: argparse.Namespace) -> bundles.Look:
-        # A text that is continued or scored is no Markdown: its blanks and line ends count.
-        as_it_is = given.complete or given.score
-        form = given.format or ("text" if as_it_is else self.format)
+    def _look_of(self, given: argparse.Namespace, ask: asking.Ask) -> bundles.Look:
+        # Only words to read are Markdown: what is continued, scored or bound counts as it is.
+        as_it_is = ask.plain or any(o in ask.options for o in ("regex", "choices", "grammar"))
+        json = "schema" in ask.options
+        form = given.format or ("code" if json else "text" if as_it_is else self.format)
         show = _sections(given.show) | ({"surprises"} if given.score else frozenset())
-        return replace(self.look(), format=form, show=show, heat=True if given.score else None)
+        return replace(
+            self.look(), format=form, show=show, heat=True if given.score else None,
+            language="json" if json else "python", before=ask.prefill,
+        )  # fmt: skip
 
     def keep(self, reply: Reply, measured: Reply | None = None) -> None:
         """The last reply: `_llm`, and a line in the ledger (of `measured`, if that is another)."""
@@ -375,8 +417,13 @@ def _sections(words: str | None) -> frozenset[str]:
     return found
 
 
-def complete(line: str, symbol: str) -> list[str]:
-    """Completions for a line that begins with our magic: commands, options, names of models."""
+def complete(
+    line: str, symbol: str, names: Mapping[str, Any] | None = None, talks: Sequence[str] = ()
+) -> list[str]:
+    """Completions for a line that begins with our magic: commands, options, and their values.
+
+    names: of the notebook. talks: names of conversations.
+    """
     from .. import models
 
     words = line.split()
@@ -386,6 +433,10 @@ def complete(line: str, symbol: str) -> list[str]:
         return [row.name for row in models.known()]
     if last in ("-f", "--format"):
         return ["markdown", "text", "code"]
+    if last in ("--chat", "history", "reset", "undo", "fork", "export"):
+        return list(talks)
+    if last in ("--tools", "--schema", "--grammar", "--choices", "tools"):
+        return [name for name in names or () if not name.startswith("_")]
     if len(before) <= 1 and not line.startswith("%%"):
         return list(COMMANDS)
     return list(LLMMagics.cell.parser._option_string_actions)

@@ -11,8 +11,9 @@ from itertools import groupby
 from typing import Any
 
 from ..events import ToolRecord
-from . import html
+from . import facts, html
 
+HEAD = 100  # characters of a call, and of its result, on the line that says what happened
 SHOWN = 4_000  # characters of a result or an output before the rest is left out
 _WORDS = {
     "ok": "ok",
@@ -68,8 +69,8 @@ def _call(record: ToolRecord) -> str:
         parts.append(_field("printed", record.stdout))
     if record.error:
         parts.append(_field("exception", record.error))
-    name = html.escape(record.call.name)
-    head = f"{_mark(record)} <code>{name}</code> {html.text(_rest(record))}"
+    head = f"{_mark(record)} <code>{html.escape(_written(record))}</code> "
+    head += html.text(_rest(record)) + (f" → {html.text(said)}" if (said := _said(record)) else "")
     return f'<div style="margin-left:14px">{html.fold(head, "".join(parts))}</div>'
 
 
@@ -85,8 +86,19 @@ def _mark(record: ToolRecord) -> str:
 
 
 def _line(record: ToolRecord) -> str:
-    arguments = " ".join(_as_json(record.arguments).split())
-    return f"{_mark(record)} {record.call.name} {arguments} {_rest(record)}"
+    said = _said(record)
+    return f"{_mark(record)} {_written(record)} {_rest(record)}" + (f" → {said}" if said else "")
+
+
+def _written(record: ToolRecord) -> str:
+    arguments = record.call.arguments if record.arguments is None else record.arguments
+    return facts.call(record.call.name, arguments, HEAD)
+
+
+def _said(record: ToolRecord) -> str:
+    """What came back, in a line: the exception where there is one, else the result."""
+    text = record.error if record.status == "error" and record.error else record.result
+    return facts.one_line(" ".join(text.split()), HEAD)
 
 
 def _rest(record: ToolRecord) -> str:
