@@ -30,9 +30,10 @@ INLINE float *panel_f(const acts_t *a, int panel) {
   return a->f + (i64)panel * MR * a->blocks * 32;
 }
 
-INLINE void pack_block(vf x0, vf x1, u8 *q, scale_t *s) {
-  float top = reduce_max(vmax(vabs(x0), vabs(x1)));
-  float d = top / RANGE, inv = top > 0 ? RANGE / top : 0.f;
+INLINE float block_top(vf x0, vf x1) { return reduce_max(vmax(vabs(x0), vabs(x1))); }
+
+// d: one unit of the integers; inv: 1 / d, or 0.
+INLINE void pack_block(vf x0, vf x1, float d, float inv, u8 *q, scale_t *s) {
   vi v0 = round_i32(x0 * inv), v1 = round_i32(x1 * inv);
   i32 sum1 = reduce_addi(v1), sum = reduce_addi(v0) + sum1;
   *s = (scale_t){d, d * (float)sum, -sum, -sum1};
@@ -50,19 +51,23 @@ INLINE void pack_block(vf x0, vf x1, u8 *q, scale_t *s) {
 #endif
 }
 
-// One block of 32 inputs (x: [32]) of row r of a panel with R rows.
-INLINE void put_block(const acts_t *a, int panel, int R, int r, int block, vf x0, vf x1,
-                      int floats) {
-  i64 at = (i64)block * R + r;
-  pack_block(x0, x1, panel_q(a, panel) + at * 64, panel_s(a, panel) + at);
+// One block of all R rows of a panel, x: [R][32]: the rows' maxima and quotients do not wait for
+// each other. floats: a matrix with float weights will read them, too.
+INLINE void put_blocks(const acts_t *a, int panel, int R, int block, const float *x,
+                       int floats) {
+  u8 *q = panel_q(a, panel) + (i64)block * R * 64;
+  scale_t *s = panel_s(a, panel) + (i64)block * R;
+  float top[16];
+  for (int r = 0; r < 16; r++) top[r] = 0;
+  for (int r = 0; r < R; r++) top[r] = block_top(ld(x + r * 32), ld(x + r * 32 + 16));
+  const vf t = ld(top), d = t / RANGE, inv = select(t > (vf){}, RANGE / t, (vf){});
+  float ds[16], invs[16];
+  st(ds, d), st(invs, inv);
+  for (int r = 0; r < R; r++)
+    pack_block(ld(x + r * 32), ld(x + r * 32 + 16), ds[r], invs[r], q + r * 64, s + r);
   if (floats) {
-    float *f = panel_f(a, panel) + (i64)block * 32 * R + r;
-    for (int i = 0; i < 16; i++) f[i * R] = x0[i], f[(i + 16) * R] = x1[i];
+    float *f = panel_f(a, panel) + (i64)block * 32 * R;
+    for (int r = 0; r < R; r++)
+      for (int i = 0; i < 32; i++) f[i * R + r] = x[r * 32 + i];
   }
-}
-
-// A whole row, x: [blocks * 32].
-static void put_row(const acts_t *a, int panel, int R, int r, const float *x, int floats) {
-  for (int b = 0; b < a->blocks; b++)
-    put_block(a, panel, R, r, b, ld(x + b * 32), ld(x + b * 32 + 16), floats);
 }

@@ -101,20 +101,23 @@ static void norm_panel(void *arg, int panel) {
   step_t *s = arg;
   const model_t *m = s->model;
   const int R = panel_rows(s->n, panel), wide = s->wide;
+  const float *w = vector(s, s->norm);
+  float *rows = s->x + (i64)panel * MR * wide, scale[MR];
   for (int r = 0; r < R; r++) {
-    float *x = s->x + (i64)(panel * MR + r) * wide;
+    float *x = rows + r * wide;
     if (s->post >= 0) {
-      const float *h = s->h + (i64)(panel * MR + r) * wide, *w = vector(s, s->post);
-      float scale = norm_scale(h, wide, m->dim, m->eps);
-      for (int d = 0; d < wide; d += 16) st(x + d, ld(x + d) + ld(h + d) * scale * ld(w + d));
+      const float *h = s->h + (i64)(panel * MR + r) * wide, *post = vector(s, s->post);
+      const float by = norm_scale(h, wide, m->dim, m->eps);
+      for (int d = 0; d < wide; d += 16) st(x + d, ld(x + d) + ld(h + d) * by * ld(post + d));
     }
-    const float *w = vector(s, s->norm);
-    float scale = norm_scale(x, wide, m->dim, m->eps);
-    for (int b = 0; b < s->in.blocks; b++) {
-      const float *xb = x + b * 32, *wb = w + b * 32;
-      put_block(&s->in, panel, R, r, b, ld(xb) * scale * ld(wb), ld(xb + 16) * scale * ld(wb + 16),
-                s->floats);
-    }
+    scale[r] = norm_scale(x, wide, m->dim, m->eps);
+  }
+  for (int b = 0; b < s->in.blocks; b++) {
+    float block[MR * 32] __attribute__((aligned(64)));
+    for (int r = 0; r < R; r++)
+      for (int d = 0; d < 32; d += 16)
+        st(block + r * 32 + d, ld(rows + r * wide + b * 32 + d) * scale[r] * ld(w + b * 32 + d));
+    put_blocks(&s->in, panel, R, b, block, s->floats);
   }
 }
 
@@ -207,9 +210,13 @@ static void join_row(void *arg, int i) {
 // Packs what attention gave, for the output projection.
 static void mixed_panel(void *arg, int panel) {
   step_t *s = arg;
-  const int R = panel_rows(s->n, panel);
-  for (int r = 0; r < R; r++)
-    put_row(&s->mixed, panel, R, r, s->att + (i64)(panel * MR + r) * s->att_wide, s->floats);
+  const int R = panel_rows(s->n, panel), wide = s->att_wide;
+  const float *rows = s->att + (i64)panel * MR * wide;
+  for (int b = 0; b < s->mixed.blocks; b++) {
+    float block[MR * 32] __attribute__((aligned(64)));
+    for (int r = 0; r < R; r++) copy(block + r * 32, rows + r * wide + b * 32, 32);
+    put_blocks(&s->mixed, panel, R, b, block, s->floats);
+  }
 }
 
 // ---- attention
@@ -256,9 +263,9 @@ static void attend_task(void *arg, int task) {
 
 // ---- matrix products
 
-// Splits `tiles` (or groups of them, `bytes` long) x panels into tasks. Decode: a few tasks a thread,
-// but none so short that sharing it costs more than doing it. Prefill: as many panels as stay in the
-// second-level cache, beside at most `most` tiles.
+// Splits `tiles` (or groups of them, `bytes` long) x panels into tasks. Decode: a few tasks a
+// thread, but none so short that sharing it costs more than doing it. Prefill: as many panels as
+// stay in the second-level cache, beside at most `most` tiles.
 static int cut(step_t *s, int tiles, int blocks, int most, i64 bytes) {
   const int all = panels(s->n), worth = (int)(tiles * bytes * MIN(s->n, MR) / (32 << 10));
   s->row_panels = MIN(all, MAX(1, (384 << 10) / (MR * blocks * 80)));
@@ -329,11 +336,13 @@ static void glu_task(void *arg, int task) {
         tile_times_panel(s->weights, &l->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
         tile_times_panel(s->weights, &l->up, 2 * b + t, &s->in, panel, R, u + t * MR * 16);
       }
-      for (int r = 0; r < R; r++) {
-        const int a = r * 16, c = (MR + r) * 16;
-        put_block(&s->inner, panel, R, r, b, activate(ld(g + a), gelu) * ld(u + a),
-                  activate(ld(g + c), gelu) * ld(u + c), s->floats);
-      }
+      float x[MR * 32] __attribute__((aligned(64)));
+      for (int r = 0; r < R; r++)
+        for (int t = 0; t < 2; t++) {
+          const int at = (t * MR + r) * 16;
+          st(x + r * 32 + t * 16, activate(ld(g + at), gelu) * ld(u + at));
+        }
+      put_blocks(&s->inner, panel, R, b, x, s->floats);
     }
   }
 }
