@@ -53,6 +53,18 @@ def test_second_run_installs_nothing(checkout):
     assert (code, second) == (0, ["-m pytest tests/unit"])
 
 
+@pytest.mark.parametrize(("user", "root"), [("0", " --allow-root"), ("1000", "")])
+def test_lab_opens_the_first_notebook_also_as_root(checkout, user, root):
+    own = checkout / "bin"
+    own.mkdir()
+    (own / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (own / "id").chmod(0o755)
+    path = f"{own}{os.pathsep}{os.environ['PATH']}"
+    for given, opened in ((), "notebooks/01-quickstart.ipynb"), (("a b.ipynb",), "a b.ipynb"):
+        calls = dev(checkout, "lab", *given, PATH=path)[1]
+        assert calls[-1] == f"-m jupyterlab{root} {opened}"
+
+
 def test_set_up_for_tests_serves_the_demo_too(checkout):
     dev(checkout, "setup")
     assert dev(checkout, "demo")[1] == ["-m llm_magic demo"]
