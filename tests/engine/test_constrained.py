@@ -209,16 +209,19 @@ def test_masks_are_fast(smollm2):
     )  # fmt: skip
     ids = [piece.id for piece in smollm2.tokenize(text, special=False)]
     constrainer = smollm2.provider.constrainer
-    times = []
-    for _ in range(12):
-        guide = constrainer.guide(Schema(as_schema(TYPICAL)))
-        for id_ in ids:
-            began = time.perf_counter()
-            guide.mask()
-            times.append(time.perf_counter() - began)
-            guide.accept(id_)
-        assert guide.complete
-    assert np.percentile(times, 99) <= 0.2e-3 * 3  # other work on the machine counts as well
+    best = 1.0
+    for _ in range(5):  # the quietest round: other work on the machine is not ours
+        times = []
+        for _ in range(6):
+            guide = constrainer.guide(Schema(as_schema(TYPICAL)))
+            for id_ in ids:
+                began = time.perf_counter()
+                guide.mask()
+                times.append(time.perf_counter() - began)
+                guide.accept(id_)
+            assert guide.complete
+        best = min(best, float(np.percentile(times, 99)))
+    assert best <= 0.2e-3
 
 
 @pytest.mark.model
