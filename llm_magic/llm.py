@@ -7,7 +7,7 @@ not know how a provider works, nor anything about notebooks.
 import contextlib
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -79,7 +79,8 @@ def _sampling_value(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name == "stop":
-        texts = (value,) if isinstance(value, str) else tuple(value)
+        texts = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
+        texts = tuple(texts)
         if not all(isinstance(t, str) for t in texts):
             raise RequestError(f"stop is {value!r}; it must be a text or a list of texts")
         return tuple(t for t in texts if t)
