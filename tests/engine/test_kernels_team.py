@@ -16,6 +16,7 @@ from kernels_oracle import evaluate, kernel_forward
 from toy import toy_gguf
 
 from llm_magic.engine.kernels import team
+from llm_magic.engine.kernels.targets import SOURCES
 
 TESTS = Path(__file__).resolve().parent.parent
 IDS = np.random.default_rng(5).integers(3, 250, 40)
@@ -177,6 +178,63 @@ def test_the_handshake_loses_no_task_and_no_wake_up():
 def test_the_model_would_notice(bug):
     with pytest.raises(AssertionError):
         Handshake(helpers=2, phases=2, count=2, bug=bug).explore()
+
+
+SANITIZED = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+typedef int i32;
+typedef unsigned u32;
+typedef unsigned long long u64;
+#define INLINE static inline
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define LINUX 1
+#define pause spin_pause
+static void spin_pause(void) {}
+static u64 ticks(void) { static _Thread_local u64 t; return t += 100; }
+#include "team.h"
+static team_t team;
+static long sums[16];
+static void task(void *arg, int i) { sums[i] += *(long *)arg + i; }
+static void *life(void *unused) { help(&team); return unused; }
+int main(void) {
+  pthread_t threads[3];
+  long wanted = 0, got = 0;
+  team.helpers = 3, team.spin = 20;
+  for (int i = 0; i < 3; i++) pthread_create(threads + i, 0, life, 0);
+  for (long r = 0; r < 5000; r++) {
+    const int count = 1 + r % 13;
+    run(&team, task, &r, count);
+    for (int i = 0; i < count; i++) wanted += r + i;
+    team.solo_until = 0;
+    if (r % 200 == 0) usleep(300);  /* they fall asleep */
+  }
+  dismiss(&team);
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+  for (int i = 0; i < 16; i++) got += sums[i];
+  return got != wanted;
+}
+"""
+
+
+@linux
+def test_the_thread_sanitiser_sees_no_race(tmp_path):
+    (tmp_path / "main.c").write_text(SANITIZED)
+    compiler = shutil.which("gcc")
+    command = [compiler, "-O1", "-fsanitize=thread", "-I", SOURCES, "main.c", "-o", "main"]
+    if (
+        compiler is None
+        or subprocess.run([*command, "-lpthread"], cwd=tmp_path, check=False).returncode
+    ):
+        pytest.skip("no compiler with a thread sanitiser")
+    done = subprocess.run(
+        [tmp_path / "main"], capture_output=True, text=True, timeout=300, check=False
+    )
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the sanitiser does not run on this system")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ----------------------------------------------------------------------------- real threads

@@ -85,7 +85,8 @@ class _Crew:
         if self.helpers and self.pid == os.getpid():
             self.command("dismiss", self.memory.address)
             for helper in self.helpers:
-                helper.join()
+                if helper is not threading.current_thread():  # the collector may run anywhere
+                    helper.join()
         self.helpers = []
         self.words[_HELPERS] = self.words[_STOP] = 0
 
@@ -125,7 +126,10 @@ class Team:
                     name="llm_magic kernel",
                     daemon=True,
                 )
-                helper.start()
+                try:
+                    helper.start()
+                except RuntimeError:  # a limit of the system, or the interpreter is ending
+                    break
                 crew.helpers.append(helper)
             self._words[_HELPERS] = len(crew.helpers)
 
