@@ -164,6 +164,12 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
             data = transcript.read(Path(source))
         self._pump.load(data)
 
+    def close(self) -> None:
+        """End the chat: its views go, its thread ends. The transcript stays."""
+        if hasattr(self, "_pump"):
+            self._pump.close()
+        super().close()
+
     # ------------------------------------------------------------------ display
 
     def _ipython_display_(self) -> None:

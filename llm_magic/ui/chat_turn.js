@@ -150,7 +150,7 @@ export class TurnView {
     this.calls.innerHTML = html ?? "";
   }
 
-  done({ foot, note, error, tokens, tools }) {
+  done({ foot, note, error, tokens, tools, more }) {
     this.busy(false);
     this.showCalls(tools);
     this.look.hidden = !tokens;
@@ -158,6 +158,9 @@ export class TurnView {
       ...foot.map((text) => node("span", "", { textContent: text })),
       ...(note ? [node("span", "llmc-note", { textContent: note })] : []),
       ...(error ? [node("span", "llmc-error", { textContent: error })] : []),
+      ...(more ? [node("button", "llmc-link", {
+        type: "button", textContent: "Go on", onclick: () => this.tell({ t: "go on", id: this.id }),
+      })] : []),
     );
   }
 
@@ -217,7 +220,8 @@ export class TurnView {
   chip([text, p], show) {
     const step = p === null ? 0 : FLOORS.findIndex((floor) => p >= floor);
     const level = step < 0 ? FLOORS.length : step;
-    const visible = text.replace(/\n/g, "⏎").replace(/\t/g, "⇥\t") || "∅";
+    const visible = text.replace(/\n/g, "⏎").replace(/\t/g, "⇥\t")
+      .replace(/ {2,}/g, (blanks) => "·".repeat(blanks.length)) || "∅";
     return node("button", `llmc-token llmc-p${level}`, {
       type: "button", tabIndex: -1, textContent: visible, onfocus: show, onmouseenter: show,
       "aria-label": `${text.trim() || "blank"}, ${percent(p)}`,

@@ -8,9 +8,9 @@ must not know pages or widgets.
 import json
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..chat.reply import Fold, Reply
 from ..events import Delta, Event, Message, Progress, Token, ToolCall
@@ -25,6 +25,43 @@ Ask = Callable[[ToolCall, Any], Any]
 Open = Callable[[OnProgress], Any]
 
 
+class Port(Protocol):
+    """What the pump asks of the chat that it works for."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, for people."""
+        ...
+
+    def open(self, messages: tuple[Message, ...], ask: Ask) -> Open:
+        """How to answer these messages. Called on the pump thread, the result on the reader's."""
+        ...
+
+    def fork(self, reply: Reply, given: tuple[Token, ...]) -> Open:
+        """How to go on from a reply's prompt and these tokens of it."""
+        ...
+
+    def set(self, name: str, value: Any) -> None:
+        """Take a setting; None is the default."""
+        ...
+
+    def settings(self) -> Mapping[str, Any]:
+        """What is set."""
+        ...
+
+    def window(self) -> int | None:
+        """Context size in tokens, if known. Called on a reader thread."""
+        ...
+
+    def post(self, message: Mapping[str, Any]) -> None:
+        """Send to the page. Called on the pump thread only."""
+        ...
+
+    def settled(self) -> None:
+        """The history changed: write state. Called on the pump thread only."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Run:
     """One request in the making. Owned by the pump thread; `stopping` is read by the reader too."""
@@ -33,6 +70,7 @@ class Run:
     fold: Fold
     base: Reply | None = None  # a fork: the reply that it leaves, and its tokens up to there
     given: tuple[Token, ...] = ()
+    extends: Turn | None = None  # the answer that this one continues, and takes the place of
     stream: Any = None
     stopping: bool = False
     parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
@@ -76,10 +114,11 @@ class Question:
     arguments: Any
     answer: "queue.SimpleQueue[Any]"
 
-    def op(self) -> dict[str, Any]:
-        shown = json.dumps(self.arguments, ensure_ascii=False, indent=1, default=str)
-        return {"o": "ask", "id": self.run.turn.id, "call": self.call.id, "name": self.call.name,
-                "arguments": shown}  # fmt: skip
+    def shown(self) -> dict[str, Any]:
+        """What a page needs to ask it; all of it is text."""
+        text = json.dumps(self.arguments, ensure_ascii=False, indent=1, default=str)
+        id, call = self.run.turn.id, self.call
+        return {"id": id, "call": call.id, "name": call.name, "arguments": text}
 
 
 def read(

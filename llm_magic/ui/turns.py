@@ -25,6 +25,16 @@ def plain(text: str) -> str:
     return f"<p>{html.escape(text)}</p>".replace("\n", "<br>")
 
 
+def _unfailing(render: Callable[[str], str]) -> Callable[[str], str]:
+    def rendered(text: str) -> str:
+        try:
+            return render(text)
+        except Exception:  # a text that the renderer cannot take is still an answer
+            return plain(text)
+
+    return rendered
+
+
 @dataclass(slots=True, eq=False)
 class Turn:
     """One message of the tree. Mutable; owned by the pump thread.
@@ -74,7 +84,18 @@ class Turn:
         return {
             "foot": self.foot(), "note": self.note, "error": self.error,
             "tools": tooltrace.fragment(self.trace), "tokens": any(t.top for t in tokens),
+            "more": self.can_go_on,
         }  # fmt: skip
+
+    @property
+    def can_go_on(self) -> bool:
+        """The answer was cut off and consists of nothing but its tokens: it can be continued."""
+        reply = self.reply
+        if reply is None or reply.finish_reason != "length" or reply.reasoning or self.trace:
+            return False
+        return bool(reply.prompt_ids or reply.prompt) and all(
+            t.id is not None for t in reply.tokens
+        )
 
     def picture(self) -> dict[str, Any]:
         """What a page needs to draw this turn. HTML in it is safe; everything else is text."""
@@ -94,7 +115,7 @@ class Turns:
     """The tree of turns and its active path. `render` turns Markdown into safe HTML."""
 
     def __init__(self, render: Callable[[str], str] = plain) -> None:
-        self.render = render
+        self.render = _unfailing(render)
         self._next = 1
         self.root = Turn(0, "root")
 

@@ -436,6 +436,28 @@ def test_another_token_continues_as_a_branch() -> None:
     until(lambda: any("99" in text for text in Page(port.posted).notices))
 
 
+def test_a_cut_off_answer_goes_on_in_its_place() -> None:
+    def answer(request: Any) -> str:
+        return " four five" if isinstance(request.prompt[0], int) else "one two three four five"
+
+    pump, port = chat(answer)
+    port.values["max_tokens"] = 3
+    say(pump, "count")
+    turn = Page(port.posted).turns[-1]
+    assert turn["more"]
+    assert turn["note"]
+    pump.submit({"t": "go on", "id": turn["id"]})
+    assert pump.wait(5)
+    page = Page(port.posted)
+    assert pump.last is not None
+    assert pump.last.text == "one two three four five"
+    assert len(pump.last.tokens) == 5
+    assert page.answer() == plain("one two three four five")
+    assert "branch" not in page.turns[-1]
+    assert not page.turns[-1]["more"]
+    assert len(page.turns) == 2
+
+
 def test_clear_can_be_undone() -> None:
     pump, _ = chat(["a"])
     say(pump, "one")
@@ -519,3 +541,25 @@ def test_the_page_is_one_module_without_imports() -> None:
     source = _script()
     assert not re.search(r"^(import|export (?!default))", source, re.MULTILINE)
     assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg", "", source)
+
+
+def test_a_closed_chat_leaves_no_thread() -> None:
+    pump, _ = chat(["a b c d e f g h"], delay=0.1)
+    pump.submit({"t": "send", "text": "go"})
+    thread = pump._thread
+    assert thread is not None
+    pump.close()
+    thread.join(3)
+    assert not thread.is_alive()
+
+
+def test_a_text_that_cannot_be_rendered_is_shown_as_it_is() -> None:
+    def fail(text: str) -> str:
+        raise RecursionError("too deep")
+
+    pump, port = chat(["deep", "still here"])
+    pump.turns.render = Turns(fail).render
+    say(pump, "one")
+    assert Page(port.posted).answer() == plain("deep")
+    say(pump, "two")
+    assert Page(port.posted).answer() == plain("still here")

@@ -1,0 +1,96 @@
+"""Pictures of the chat for README and documentation: `python docs/pictures.py`.
+
+Comes in: JupyterLab, Chromium and the embedded model, all real. Goes out: docs/images/*.png, each
+at most 150 kB: a window with a `%%llm` cell and a chat, and the tokens of an answer in both themes.
+"""
+
+import importlib
+import io
+import shutil
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "docs" / "images"
+LIMIT = 150_000
+
+CELLS = [
+    "%load_ext llm_magic",
+    "%%llm --logprobs 5 -t 0 -n 48\nWhy do people write notebooks? Answer in two sentences.",
+    "import llm_magic\n\nchat = llm_magic.Chat(temperature=0, logprobs=5, max_tokens=90)\nchat",
+]
+QUESTIONS = ("What is the capital of France?", "Write a Python function that adds two numbers.")
+
+
+def _tests() -> tuple[Any, Any]:
+    """The browser tests' harness, which is no part of the package."""
+    package = types.ModuleType("browser_tests")
+    package.__path__ = [str(ROOT / "tests" / "browser")]
+    sys.modules["browser_tests"] = package
+    names = ("browser_tests.harness", "browser_tests.chatpage")
+    return tuple(importlib.import_module(name) for name in names)  # type: ignore[return-value]
+
+
+def keep(name: str, png: bytes) -> None:
+    """Save with a palette: half the size, the same look."""
+    image = Image.open(io.BytesIO(png)).convert("RGB").quantize(192, dither=Image.Dither.NONE)
+    path = OUT / name
+    image.save(path, optimize=True)
+    print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
+    if path.stat().st_size > LIMIT:
+        raise SystemExit(f"{name} is over {LIMIT} bytes")
+
+
+def shoot(browser: Browser, server: Any, chatpage: Any, dark: bool) -> None:
+    server.theme(dark)
+    name = f"chat-{'dark' if dark else 'light'}.ipynb"
+    server.write(name, CELLS)
+    notebook = server.open(browser, name, viewport={"width": 1180, "height": 1040})
+    page = notebook.page
+    page.keyboard.press("Control+b")  # the file browser says nothing here
+    for i in range(3):
+        notebook.run(i)
+    chat = chatpage.ChatPage(notebook, 2)
+    for question in QUESTIONS:
+        chat.say(question)
+    chat.input.blur()
+    page.mouse.move(5, 400)
+    expect(chat.root.get_by_role("status")).to_have_text("")
+    notebook.cell(1).scroll_into_view_if_needed()
+    page.wait_for_timeout(800)
+    keep(f"window-{'dark' if dark else 'light'}.png", page.screenshot())
+    chat.act("Show the tokens")
+    chat.root.locator(".llmc-p2, .llmc-p3, .llmc-p4").first.hover()
+    page.wait_for_timeout(300)
+    keep(f"chat-tokens-{'dark' if dark else 'light'}.png", chat.root.screenshot())
+    notebook.close()
+    server.stop_kernels()
+
+
+def main() -> None:
+    harness, chatpage = _tests()
+    expect.set_options(timeout=120_000)
+    OUT.mkdir(parents=True, exist_ok=True)
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    home = Path(tempfile.mkdtemp())
+    server = harness.Jupyter(home)
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=chromium, args=harness.CHROMIUM_FLAGS
+            )
+            for dark in (False, True):
+                shoot(browser, server, chatpage, dark)
+    finally:
+        server.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
