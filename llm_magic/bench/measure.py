@@ -138,7 +138,8 @@ def run(
     for peer in peers:
         if peer not in PEERS:
             raise RequestError(f"unknown peer {peer!r}; there are {', '.join(PEERS)}")
-    path = str(models.resolve(model).path)
+    resolved = models.resolve(model)
+    path = str(resolved.path)
     vocabulary, token_bytes = _look_into(path)
     threads = threads or available_cores()
     setup = Setup(path, threads, rounds, vocabulary, token_bytes, random.Random(), say)
@@ -160,7 +161,7 @@ def run(
         _cells(setup, found)
     bandwidth = max(bandwidth, _bandwidth(threads, found))
     return Report(
-        model=model,
+        model=resolved.name,
         file_bytes=os.path.getsize(path),
         token_bytes=token_bytes,
         kv_bytes=kv,
@@ -356,6 +357,7 @@ def _machine() -> dict[str, str]:
         "features": " ".join(f for f in wide if f in cpu_features()) or "plain",
         "memory": _memory_size(),
         "system": f"{platform.system()} {platform.machine()}",
+        "date": time.strftime("%Y-%m-%d"),
     }
 
 

@@ -2,10 +2,12 @@
 
 import json
 import random
+import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from toy import toy_gguf
 from llm_magic.bench import command, measure, random_model, subjects
 from llm_magic.bench import worker as workers
 from llm_magic.bench.measure import Gathered, Setup, Task, groups
-from llm_magic.bench.report import OURS, Report, Result, table
+from llm_magic.bench.report import OURS, Report, Result, rows, table
 from llm_magic.errors import LLMError, RequestError
 
 
@@ -348,3 +350,23 @@ def test_the_command_says_what_is_wrong(words, said, capsys):
 def test_an_unknown_peer_is_refused():
     with pytest.raises(RequestError, match="unknown peer 'vllm'; there are xllamacpp"):
         measure.run(peers=["vllm"])
+
+
+# ----------------------------------------------------------------------------- the page
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_the_pages_tables_are_those_of_the_measured_files():
+    ran = subprocess.run(
+        [sys.executable, str(DOCS / "speed.py"), "--check"], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    page = (DOCS / "speed.md").read_text()
+    files = list((DOCS / "speed").glob("*.json"))
+    assert files
+    for file in files:
+        measured = Report.from_dict(json.loads(file.read_text()))
+        assert rows(measured)[-1][1] in page
+        assert str(Path.home()) not in file.read_text()
