@@ -71,6 +71,9 @@ class Explorer {
     // JupyterLab would take single letters and Enter as notebook commands.
     this.root.setAttribute("data-lm-suppress-shortcuts", "true");
     this.root.addEventListener("keydown", (e) => this.key(e));
+    this.root.addEventListener("focusout", (e) => {
+      if (e.relatedTarget && !this.root.contains(e.relatedTarget)) this.pane?.release();
+    });
     el.append(this.root);
   }
 
@@ -156,7 +159,8 @@ class Explorer {
     if (!view) return;
     pane.view = i;
     pane.show(this.titleOf(i), this.rowsOf(i), { view: i, common, kinds: view.kinds });
-    pane.foot.textContent = view.facts.join(" · ");
+    const none = "Nothing is known of the tokens of this reply.";
+    pane.foot.textContent = pane.rows.length ? view.facts.join(" · ") : none;
   }
 
   titleOf(i) {

@@ -223,8 +223,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         while True:
             items = [self._inbox.get(), *self._pending()]
             for item in items:
-                self._guarded(item)
-            self._show_tokens()
+                self._guarded(self._take, item)
+            self._guarded(self._show_tokens)
             self._flush()
             with self._lock:
                 if self._run is None:
@@ -244,17 +244,20 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             except queue.Empty:
                 return
 
-    def _guarded(self, item: Any) -> None:
+    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
         # A fault in here must reach the page: on a thread nobody sees a traceback.
         try:
-            if isinstance(item, Told):
-                self._hear(item)
-            else:
-                self._obey(item)
+            action(*args)
         except LLMError as error:
             self._note(str(error))
         except Exception as error:
             self._note(f"{type(error).__name__}: {error}")
+
+    def _take(self, item: Any) -> None:
+        if isinstance(item, Told):
+            self._hear(item)
+        else:
+            self._obey(item)
 
     def _obey(self, message: Mapping[str, Any]) -> None:
         match message:
@@ -361,8 +364,6 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if run.node is not None and rest is not None and (rest.tokens or error is None):
             parent = self._tree.nodes[run.parent].reply
             self._tree.settle(run.node, branches.join(parent, run.given, rest))
-            ended = {"length": "cut at the limit", "cancelled": "stopped"}
-            note = note or ended.get(rest.finish_reason or "", "")
         elif run.node is not None:
             self._tree.drop(run.node)
         self._ops += [self._heads(), {"o": "end", "text": note, "fault": error is not None}]

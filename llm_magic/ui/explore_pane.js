@@ -83,7 +83,7 @@ export class Pane {
     const { common, kinds } = this.look;
     this.enterKind(kindAt(kinds, i));
     if (!this.line) {
-      this.line = node("div", "lmx-line", { role: "presentation" });
+      this.line = node("div", "lmx-line", { role: "presentation", dir: "auto" });
       this.group.append(this.line);
     }
     const span = node("span", "lmx-token", { textContent: shown(row) });

@@ -6,6 +6,7 @@
 export const [TEXT, PERCENT, SHADE, RANK, LOGPROB, ENTROPY, FORBIDDEN, FLAGS, OTHERS] = Array(9).keys();
 export const FORCED = 1;
 export const TRIMMED = 2;
+const [OPEN, TAKEN] = [0, 1];
 const WHAT = ["", "taken", "forbidden", "no id"];
 const MARK = ["", "→", "✗", ""];
 
@@ -94,14 +95,18 @@ export class Card {
   }
 
   list(row, why) {
-    const others = row[OTHERS];
+    let others = row[OTHERS];
     if (others === null) return [this.remark("The details of this token are with the kernel.")];
     if (!others.length) return [this.remark("No alternatives were recorded (--logprobs records them).")];
+    if (!others.some((other) => other[3] === TAKEN)) {
+      const share = row[LOGPROB] === null ? 0 : 1000 * Math.exp(row[LOGPROB]);
+      others = [...others, [alone(row[TEXT]), row[PERCENT], share, TAKEN]];
+    }
     const items = others.map((other, k) => this.choice(other, k, why));
     const first = items.find((item) => !item.firstChild.hasAttribute("aria-disabled"));
     if (first) first.firstChild.tabIndex = 0;
     const rest = 1000 - others.reduce((sum, other) => sum + other[2], 0);
-    const list = node("ul", "lmx-choices", { "aria-label": "Most likely tokens here" }, items);
+    const list = node("ul", "lmx-choices", { "aria-label": "Most likely tokens here; Enter goes on from one" }, items);
     const known = row[FORBIDDEN] ? "" : `everything else ${(Math.max(rest, 0) / 10).toFixed(1)}%`;
     const hint = why || (first ? "Choose one to go on from there." : "");
     return [list, this.remark([known, hint].filter(Boolean).join(" · "))];
@@ -109,17 +114,15 @@ export class Card {
 
   choice([text, percent, share, what], k, why) {
     const props = { "data-k": String(k), tabIndex: -1 };
-    const can = what === 0 && !why;
+    const can = what === OPEN && !why;
     if (!can) props["aria-disabled"] = "true";
-    props["aria-label"] = [alone(text), percent, WHAT[what] || (can ? "go on from here" : "")]
-      .filter(Boolean).join(", ");
     const bar = node("span", "lmx-bar");
     bar.style.setProperty("width", `${Math.max(1, share / 10)}%`);
     const names = ["", " lmx-taken", " lmx-banned", ""];
     const el = button(`lmx-choice${names[what]}`, "", null, props);
     el.append(
       bar,
-      node("span", "lmx-mark", { textContent: MARK[what] }),
+      node("span", "lmx-mark", { textContent: MARK[what], "aria-hidden": "true" }),
       node("code", "", { textContent: text }),
       node("span", "lmx-soft", { textContent: WHAT[what] }),
       node("span", "lmx-share", { textContent: percent }),

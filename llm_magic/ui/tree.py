@@ -7,6 +7,7 @@ A branch shares its first tokens with the node that it left: they are neither se
 twice. Node 0 is the answer itself, and a node comes after the one that it left.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -23,6 +24,7 @@ Row = list[Any]
 FORCED, TRIMMED = 1, 2  # flags
 OPEN, TAKEN, FORBIDDEN, NAMELESS = range(4)  # what an alternative is; the last has no id
 WIDTH = 32  # characters of an alternative
+ENDED = {"length": "cut at the limit", "cancelled": "stopped", "interrupted": "stopped"}
 
 
 def row(token: Token) -> Row:
@@ -34,7 +36,7 @@ def row(token: Token) -> Row:
         logprobs.percent(logprobs.probability(lp)),
         logprobs.SCALE.index(logprobs.shade(token)),
         token.rank,
-        None if lp is None else round(lp, 3),
+        None if lp is None or not math.isfinite(lp) else round(lp, 3),
         None if bits is None else round(bits, 2),
         logprobs.percent(token.masked) if token.masked else None,
         FORCED * token.forced + TRIMMED * token.trimmed,
@@ -69,7 +71,9 @@ class Node:
         """[title, parent, at, facts, runs of kinds]: all that a page needs beside the rows."""
         title = "answer" if self.parent is None else _name(self.reply.tokens, self.at)
         runs = [[kind, len(list(run))] for kind, run in groupby(self.reply.kinds)]
-        return [title, self.parent, self.at, compare.facts(self.reply), runs]
+        ended = ENDED.get(self.reply.finish_reason or "")
+        found = [*compare.facts(self.reply), *([ended] if ended else [])]
+        return [title, self.parent, self.at, found, runs]
 
 
 def _name(run: Sequence[Token], at: int) -> str:

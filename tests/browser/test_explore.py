@@ -1,12 +1,14 @@
-"""The live view of a reply in a real browser: pointer, keyboard, branches, stop, reload, no kernel."""
+"""The live view of a reply in a real browser: pointer, keys, branches, stop, reload, no kernel."""
 
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+from . import axe
 from .harness import Jupyter, Notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -94,7 +96,7 @@ def test_pointing_opens_a_card_that_can_be_reached(page: Notebook) -> None:
     expect(card(view)).to_contain_text(
         re.compile(r"rank \d+ · logprob −\d.\d\d · entropy ≥ \d.\d\d bits")
     )
-    expect(card(view).locator(".lmx-choice")).to_have_count(5)
+    expect(card(view).locator(".lmx-choice:not(.lmx-taken)").nth(3)).to_be_visible()
     expect(card(view).locator(".lmx-taken")).to_have_count(1)
     expect(card(view)).to_contain_text("everything else")
     # The way to an alternative leads over nothing that would close the card.
@@ -122,8 +124,9 @@ def test_keys_move_by_token_and_by_line(page: Notebook) -> None:
     token(view, 0).focus()
     expect(card(view)).to_contain_text("token 0")
     for key, at in (
-        ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 5), ("Home", 0), ("ArrowDown", 6),
-        ("End", 11), ("ArrowUp", 3), ("Control+Home", 0), ("Control+End", 11), ("ArrowRight", 11),
+        ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 5), ("Home", 0),
+        ("ArrowDown", 6), ("End", 11), ("ArrowUp", 3), ("Control+Home", 0), ("Control+End", 11),
+        ("ArrowRight", 11),
     ):  # fmt: skip
         keys.press(key)
         expect(token(view, at)).to_be_focused()
@@ -185,7 +188,9 @@ def test_branches_stand_side_by_side(page: Notebook) -> None:
     assert view.locator(".lmx-pane").first.locator(".lmx-common").count() == 7
     assert view.locator(".lmx-pane").last.locator(".lmx-common").count() == 7
     left, right = (view.locator(".lmx-pane").nth(i).bounding_box() for i in (0, 1))
-    assert left and right and left["x"] + left["width"] <= right["x"]
+    assert left
+    assert right
+    assert left["x"] + left["width"] <= right["x"]
 
 
 def test_stop_ends_a_branch_while_a_cell_runs(page: Notebook) -> None:
@@ -199,7 +204,7 @@ def test_stop_ends_a_branch_while_a_cell_runs(page: Notebook) -> None:
     view.get_by_role("button", name="Stop").click()
     expect(view.locator(".lmx-stop")).to_be_hidden(timeout=3_000)
     expect(tabs(view)).to_have_count(2)
-    expect(view.locator(".lmx-status")).to_have_text("stopped")
+    expect(view.locator(".lmx-foot").last).to_contain_text("stopped")
     assert "word29" not in text(view).inner_text()
     expect(page.cell(4).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
     # B103: nothing of it landed in the running cell; the static form of its own cell has it.
@@ -233,7 +238,7 @@ def test_reloaded_page_shows_all_and_goes_on(page: Notebook) -> None:
     tabs(view).nth(1).click()
     expect(text(view)).to_contain_text("word29")
     token(view, 3).hover()
-    expect(card(view).locator(".lmx-choice")).to_have_count(5)
+    expect(card(view).locator(".lmx-choice:not(.lmx-taken)").nth(3)).to_be_visible()
     choose(view, 3)
     expect(tabs(view)).to_have_count(3)
 
@@ -261,3 +266,125 @@ def test_saved_notebook_stands_without_a_kernel(
     expect(output).to_contain_text("word29")
     assert foreign.page.evaluate("window.PWNED") is None
     foreign.close()
+
+
+REAL = [
+    "%load_ext llm_magic",
+    "%%llm --live -t 0 -n 24 --logprobs 4\nName three colours of the rainbow.",
+    """
+branch = _llm.branches[-1][1]
+given = sum(t.forced for t in branch.tokens)
+from llm_magic.hub import hub
+llm = hub.get()
+cold = llm.complete([*_llm.prompt_ids, *(t.id for t in branch.tokens[:given])], reuse=False,
+                    max_tokens=len(branch.tokens) - given)
+print([t.id for t in cold.tokens] == [t.id for t in branch.tokens[given:]], given)
+print(branch.usage.cached >= len(_llm.prompt_ids) + given - 2, branch.usage.cached)
+""",
+    """
+from llm_magic import Reply
+import json
+again = Reply.from_dict(json.loads(json.dumps(_llm.to_dict())))
+again.explore()
+""",
+]
+
+
+@pytest.mark.model
+def test_a_real_model_goes_on_from_the_cached_prefix(
+    browser: Browser, lab: Jupyter, smollm2_path: Path
+) -> None:
+    lab.write("real.ipynb", REAL)
+    page = lab.open(browser, "real.ipynb")
+    page.run(0)
+    page.run(1)
+    view = view_of(page)
+    expect(token(view, 23)).to_be_visible()
+    token(view, 6).click()
+    second = card(view).locator(".lmx-choice:not([aria-disabled])").first
+    chosen = second.locator("code").inner_text().replace("␣", " ")
+    second.click()
+    expect(tabs(view)).to_have_count(2)
+    expect(view.locator(".lmx-stop")).to_be_hidden(timeout=60_000)
+    expect(token(view, 6)).to_have_text(chosen)
+    page.run(2)
+    assert re.match(r"True 7\nTrue \d+", page.output(2).inner_text())
+    # Read back from JSON it has its branches, and the loaded model goes on from it.
+    page.run(3)
+    other = view_of(page, 3)
+    expect(tabs(other)).to_have_count(2)
+    choose(other, 6)
+    expect(tabs(other)).to_have_count(3)
+    expect(other.locator(".lmx-stop")).to_be_hidden(timeout=60_000)
+    expect(other.locator(".lmx-status")).to_be_empty()
+    tabs(view).nth(1).click()
+    assert text(other).inner_text() == text(view).inner_text()
+    assert page.errors == []
+    page.close()
+
+
+def test_a_reply_of_a_saved_notebook_is_read_only_without_its_model(
+    browser: Browser, lab: Jupyter
+) -> None:
+    cells = [
+        SETUP + "r = hub.get('fake').complete('Go', logprobs=5)\nhub.unload('fake')",
+        "import llm_magic\nllm_magic.Reply.from_dict(r.to_dict()).explore()",
+    ]
+    lab.write("readonly.ipynb", cells)
+    page = lab.open(browser, "readonly.ipynb")
+    page.run(0)
+    page.run(1)
+    view = view_of(page)
+    expect(token(view, 11)).to_be_visible()
+    choose(view, 1)
+    why = "To go on from here, fake has to be loaded in this kernel: %llm load fake"
+    expect(view.locator(".lmx-status")).to_have_text(why)
+    expect(card(view)).to_contain_text(why)
+    expect(tabs(view)).to_have_count(0)
+    # Its static form is a display of its own, folded.
+    expect(page.output(1).nth(1)).to_contain_text("Saved form · 12 tokens")
+    page.close()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault(lab: Jupyter, browser: Browser, dark: bool) -> None:
+    script = axe.find()
+    if script is None:
+        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    lab.theme(dark)
+    lab.write(f"axe-explore-{dark}.ipynb", CELLS)
+    page = lab.open(browser, f"axe-explore-{dark}.ipynb")
+    page.run(0)
+    page.run(1)
+    view = view_of(page)
+    expect(token(view, 11)).to_be_visible()
+    token(view, 6).click()
+    found = axe.faults(view, script)
+    choose(view, 7)
+    expect(tabs(view)).to_have_count(2)
+    view.get_by_role("button", name="Side by side").click()
+    found += axe.faults(view, script)
+    lab.theme(False)
+    page.close()
+    assert found == []
+
+
+def test_in_notebook_7(notebook7: Jupyter, browser: Browser) -> None:
+    notebook7.write("explore.ipynb", CELLS)
+    page = notebook7.open(browser, "explore.ipynb")
+    page.run(0)
+    page.run(1)
+    view, keys = view_of(page), page.page.keyboard
+    token(view, 3).hover()
+    expect(card(view)).to_contain_text("token 3")
+    token(view, 0).focus()
+    for key in ("ArrowRight", "Enter", "Enter"):
+        keys.press(key)
+    expect(tabs(view)).to_have_count(2)
+    expect(text(view)).to_contain_text("word29")
+    page.run(2)
+    expect(page.output(2)).to_have_text("1 1 True word29 \n")
+    # Notebook 7.6 itself says this of an empty notebook, without any extension of ours.
+    own = "Cannot read properties of undefined (reading 'schema')"
+    assert [error for error in page.errors if error != own] == []
+    page.close()
