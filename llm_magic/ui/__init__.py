@@ -1,1 +1,4 @@
-"""What a person sees in a notebook. The only package that imports IPython, ipywidgets, anywidget, matplotlib."""
+"""What a person sees in a notebook.
+
+The only package that imports IPython, ipywidgets, anywidget, matplotlib.
+"""

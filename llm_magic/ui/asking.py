@@ -28,6 +28,7 @@ _CHAT_ONLY = {
     "tools": "--tools", "approve": "--approve", "max_steps": "--max-steps",
     "tool_choice": "--tool-choice", "think": "--think and --no-think", "trim": "--trim",
 }  # fmt: skip
+_OFF = {"new": False, "approve": False, "trim": False}  # flags that nobody set
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _check(given: argparse.Namespace) -> None:
     if given.complete or given.score:
         plain = "--score reads" if given.score else "--complete continues"
         for name, option in _CHAT_ONLY.items():
-            if getattr(given, name) not in (None, False):
+            if getattr(given, name) is not None and getattr(given, name) != _OFF.get(name):
                 raise UsageError(f"{plain} a text as it is: there is no place for {option}")
     bound = next((o for o in ("schema", "regex", "choices", "grammar") if getattr(given, o)), None)
     if given.score and bound:
@@ -89,7 +90,7 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError(f"--max-steps {given.max_steps}: at least one round of calls")
     if given.chat is None and not given.tools:
         for name in ("approve", "max_steps", "tool_choice"):
-            if getattr(given, name) not in (None, False):
+            if getattr(given, name):
                 raise UsageError(f"{_CHAT_ONLY[name]} needs --tools NAME,NAME")
 
 

@@ -60,6 +60,8 @@ def prefix(reply: Reply, i: int, token: Token) -> tuple[Token, ...]:
 
 def stream(llm: LLM, reply: Reply, given: Sequence[Token], **options: Any) -> Stream:
     """Continue a reply's prompt after the given tokens; the engine reuses what it has of them."""
+    if reply.trace:  # its tokens are those of several prompts, of which it holds the last
+        raise RequestError("the reply called tools; only what was said in one go can branch")
     ids = list(reply.prompt_ids)
     if not ids and reply.prompt is not None:
         # Read back from a file: the text is there, its ids are not.

@@ -240,5 +240,5 @@ def _short(text: str) -> str:
 
 def _row(who: str, inner: str, mark: str = "") -> str:
     style = f"margin:6px 0;padding:2px 10px;border-left:3px solid {_EDGE[who]}"
-    head = f"<b>{who}</b>" + (f" <small>{mark}</small>" if mark else "")
+    head = f"<strong>{who}</strong> {mark}"
     return f'<div style="{style}">{head}{inner}</div>'

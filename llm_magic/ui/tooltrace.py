@@ -6,6 +6,7 @@ know how tools run.
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -91,7 +92,11 @@ def _line(record: ToolRecord) -> str:
 
 
 def _written(record: ToolRecord) -> str:
-    arguments = record.call.arguments if record.arguments is None else record.arguments
+    arguments = record.arguments
+    if arguments is None:  # not looked at, since the call failed before that
+        arguments = record.call.arguments
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
     return facts.call(record.call.name, arguments, HEAD)
 
 
