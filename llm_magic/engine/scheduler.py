@@ -37,7 +37,7 @@ from .sampling import Guide, Pick, Sampler, Summary, check
 
 T = TypeVar("T")
 
-STEP_SECONDS = 0.08  # aim for one step: cancels act, and running streams speak, at least this often
+STEP_SECONDS = 0.05  # aim for one step: cancels act, and running streams speak, this often
 MIN_CHUNK = 8
 FIRST_CHUNK = 64  # rows of the first step of a model whose speed nobody knows yet
 PARK_SECONDS = 0.25  # a consumer that reads nothing for so long may lose its slot to those who wait
