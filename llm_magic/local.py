@@ -249,14 +249,14 @@ class Local:
         model = self._engine.loaded()
         prompt = self._prompt(request)
         self._check_room(request, len(prompt.ids), model.forward.n_ctx)
-        guide, syntax = self._guide(request, prompt)
+        guide, syntax, bound = self._guide(request, prompt)
         sampling = self._sampling(request.sampling)
-        if guide is not None:
-            # What is bound ends where the constraint says, not before and not after.
+        if bound:
+            # It ends where the constraint says, not before and not after.
             sampling = replace(sampling, min_tokens=None, stop=None)
         fold = Fold(self.model, prompt.text, prompt.ids, sampling)
         stops = sampling.stop or ()
-        if guide is None and prompt.is_chat:
+        if not bound and prompt.is_chat:
             stops = (*stops, *self.template.stops)
         router = self._router(request, prompt, stops, syntax)
         first: list[Delta] = []
@@ -293,16 +293,20 @@ class Local:
                 self._constrainer = _constrainer(self._engine)
             return self._constrainer
 
-    def _guide(self, request: Request, prompt: "_Prompt") -> "tuple[Any, Syntax | None]":
-        """The guide of a request (None: it is free), and the syntax in which calls will come."""
+    def _guide(self, request: Request, prompt: "_Prompt") -> "tuple[Any, Syntax | None, bool]":
+        """The guide of a request (None: it is free), the syntax in which calls will come, and
+        whether the guide says where the answer ends."""
         from .chat.callgrammar import can_join
 
         choice, constraint = request.tool_choice, request.constraint
         tools = request.tools if choice != "none" and prompt.is_chat else ()
         syntax = self._template_of(request).syntax if tools else None
         must = bool(tools) and choice != "auto"
+        tags = self.template.reasoning if prompt.is_chat else None
         if constraint is None and not must:
-            return None, syntax
+            if not request.tools or choice != "none" or not prompt.is_chat:
+                return None, syntax, False
+            return self.constrainer.no_calls(self._template_of(request).syntax, tags), None, False
         if syntax is not None and (must or can_join(constraint)):
             named = tuple(t for t in tools if choice in ("auto", "required", t.name))
             answer = None if must else constraint
@@ -310,10 +314,9 @@ class Local:
             guide, syntax = self.constrainer.call_guide(named, syntax, source, answer)
         else:
             guide = self.constrainer.guide(cast(Constraint, constraint))
-        tags = self.template.reasoning if prompt.is_chat else None
         if tags is None or (request.thinking is False and not prompt.in_reasoning):
-            return guide, syntax
-        return self.constrainer.late(guide, tags, prompt.in_reasoning), syntax
+            return guide, syntax, True
+        return self.constrainer.late(guide, tags, prompt.in_reasoning), syntax, True
 
     def _router(
         self, request: Request, prompt: "_Prompt", stop: tuple[str, ...], syntax: "Syntax | None"

@@ -10,7 +10,7 @@ SchemaError before anything is generated.
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -87,6 +87,7 @@ class Constrainer:
         self._lock = threading.Lock()
         self._table: Any = None
         self._tags: dict[ReasoningTags, _Tags] = {}
+        self._openers: dict[tuple[str, ReasoningTags | None], _Openers] = {}
 
     @property
     def table(self) -> Any:
@@ -137,6 +138,14 @@ class Constrainer:
             if tags not in self._tags:
                 self._tags[tags] = _Tags(self.vocabulary, tags)
             return Late(guide, self._tags[tags], opened)
+
+    def no_calls(self, syntax: Syntax, tags: ReasoningTags | None) -> "NoCalls":
+        """A Guide for answers that must not be calls."""
+        key = (syntax.name, tags)
+        with self._lock:
+            if key not in self._openers:
+                self._openers[key] = _Openers(self.vocabulary, syntax, tags)
+            return NoCalls(self._openers[key])
 
 
 class Matcher:
@@ -223,10 +232,8 @@ class _Tags:
         _, found, rest = text.partition(self.closing)
         return bool(found and rest.strip())
 
-    def _mask(self, ids: Any) -> Mask:
-        allowed = np.zeros((len(self.vocabulary.tokens) + 31) // 32 * 32, np.uint8)
-        allowed[list(ids)] = 1
-        return np.packbits(allowed, bitorder="little").view(np.uint32)
+    def _mask(self, ids: Iterable[int]) -> Mask:
+        return _packed(len(self.vocabulary.tokens), ids)
 
 
 class Late:
@@ -277,6 +284,73 @@ class Late:
         if self._tags.closing in text:
             self._state = "gap"
         self._text = text[-len(self._tags.closing) :]
+
+
+# ----------------------------------------------------------------------------- no calls
+
+
+class _Openers:
+    """Masks against the strings that open a call, each made when it is first needed."""
+
+    def __init__(self, vocabulary: Vocabulary, syntax: Syntax, tags: ReasoningTags | None) -> None:
+        self.tokens = vocabulary.tokens
+        self.openers = tuple(opener.encode() for opener in syntax.open)
+        self.closing = tags.close.encode() if tags else b""
+        self.longest = max(map(len, (*self.openers, self.closing)), default=0)
+        self._bare = syntax.bare.encode()
+        self._masks: dict[bytes | None, Mask | None] = {}
+
+    def mask(self, begun: bytes | None) -> Mask | None:
+        """What may follow `begun`, the beginning of an opener; None: what may start the answer."""
+        if begun not in self._masks:
+            bad = self._starts if begun is None else lambda token: self._completes(begun + token)
+            ids = [i for i, token in enumerate(self.tokens) if token and bad(token)]
+            self._masks[begun] = ~_packed(len(self.tokens), ids) if ids else None
+        return self._masks[begun]
+
+    def _starts(self, token: bytes) -> bool:
+        text = token.strip()
+        if not text:
+            return False
+        opens = any(o.startswith(text) or text.startswith(o) for o in self.openers)
+        return opens or text[:1] in self._bare
+
+    def _completes(self, text: bytes) -> bool:
+        return any(opener in text for opener in self.openers)
+
+    def begun(self, text: bytes) -> bytes:
+        """The longest beginning of an opener that a text ends with."""
+        ends = (text[-n:] for n in range(min(self.longest - 1, len(text)), 0, -1))
+        return next((end for end in ends if any(o.startswith(end) for o in self.openers)), b"")
+
+
+class NoCalls:
+    """A Guide that keeps a model from calling: its answer cannot start like a call, nor come to one
+    later on. A model that has just seen calls would otherwise write one more, as text."""
+
+    def __init__(self, openers: _Openers) -> None:
+        self._openers = openers
+        self._text = b""
+        self._started = False
+
+    def mask(self) -> Mask | None:
+        if not self._started:
+            return self._openers.mask(None)
+        return self._openers.mask(self._openers.begun(self._text))
+
+    def accept(self, token: int) -> None:
+        openers = self._openers
+        self._text = (self._text + openers.tokens[token])[-2 * openers.longest - 1 :]
+        self._started = self._started or bool(self._text.strip())
+        if openers.closing and self._text.endswith(openers.closing):  # the answer starts now
+            self._started, self._text = False, b""
+
+
+def _packed(n: int, ids: Iterable[int]) -> Mask:
+    """A bit mask over n tokens with these ones set."""
+    bits = np.zeros((n + 31) // 32 * 32, np.uint8)
+    bits[list(ids)] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
 # ----------------------------------------------------------------------------- grammars

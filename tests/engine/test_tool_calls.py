@@ -127,10 +127,14 @@ def lambda_tool():
     return llm_magic.tool(go)
 
 
-def test_tool_choice_none_leaves_calls_as_text(toy):
-    reply = toy.chat("hello", tools=[add], tool_choice="none", max_tokens=5)
-    assert reply.calls == ()
-    assert "add" not in reply.prompt
+def test_tool_choice_none_rules_calls_out(toy):
+    for seed in range(4):
+        options = {"temperature": 1.0, "seed": seed, "max_tokens": 8, "logit_bias": {"{": 50.0}}
+        reply = toy.chat("hello", tools=[add], tool_choice="none", **options)
+        assert (reply.calls, reply.finish_reason != "tool_calls") == ((), True)
+        assert not reply.text.lstrip().startswith("{")
+        assert "add" not in reply.prompt
+        assert toy.chat("hello", **options).text.lstrip().startswith("{")
 
 
 def test_control_tokens_never_show(toy):
@@ -261,7 +265,7 @@ def test_a_tool_loop_with_smollm2(smollm2):
     (record,) = reply.trace
     assert (record.call.name, record.status) == ("weather", "ok")
     assert record.arguments["city"] == "Paris"
-    assert "21" in reply.text
+    assert "21 degrees" in reply.text
     assert reply.finish_reason in ("stop", "length")
     reply = chat.ask("And how much is 12 plus 30?")
     assert reply.trace[0].result == "42.0"

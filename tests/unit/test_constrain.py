@@ -488,3 +488,46 @@ def test_an_answer_or_a_call():
         for byte in text:
             matcher.accept(byte)
         assert matcher.complete
+
+
+# ----------------------------------------------------------------------------- no calls
+
+
+def free_of_calls(name: str = "hermes", tags=None):
+    return constrainer().no_calls(SYNTAXES[name], tags)
+
+
+def forbidden(guide) -> set[bytes]:
+    mask = guide.mask()
+    return (
+        set() if mask is None else {TOKENS[i] for i in set(range(len(TOKENS))) - set(allowed(mask))}
+    )
+
+
+def test_an_answer_that_must_not_be_a_call_cannot_start_like_one():
+    # Hermes: <tool_call> (here also a control token), or bare JSON.
+    assert forbidden(free_of_calls()) == {b"<", b"{", b'{"', b"<tool_call>"}
+    guide = free_of_calls()
+    guide.accept(ord("\n"))  # blank lines start nothing
+    assert b"{" in forbidden(guide)
+    guide.accept(ord("A"))
+    assert forbidden(guide) == {b"<tool_call>"}
+    for byte in b" {<b>":  # text like any other
+        guide.accept(byte)
+    assert forbidden(guide) == {b"<tool_call>"}
+
+
+def test_an_answer_that_must_not_be_a_call_cannot_come_to_one():
+    guide = free_of_calls()
+    for byte in b"See <tool_call":
+        guide.accept(byte)
+    assert forbidden(guide) == {b">", b"<tool_call>"}
+    guide.accept(ord("s"))
+    assert forbidden(guide) == {b"<tool_call>"}
+
+
+def test_behind_reasoning_the_answer_starts_anew():
+    guide = free_of_calls(tags=THINK)
+    for token in (OPEN, *b"I could {", CLOSE):
+        guide.accept(token)
+    assert b"{" in forbidden(guide)
