@@ -19,7 +19,7 @@ from typing import Any
 import anywidget
 import traitlets
 from IPython import get_ipython
-from IPython.display import display
+from IPython.display import display, update_display
 
 from .. import models
 from ..chat.conversation import Conversation
@@ -90,7 +90,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         }  # fmt: skip
         super().__init__(state={"v": VERSION, "model": self.model, "turns": []}, form=form)
         self._pump = Pump(self._port, html.markdown)
-        self._transcript = transcript.bundle(self._pump.turns, self.model)
+        self._transcript = transcript.bundle(self._pump.turns, self.model, _docs_mode())
         self._display_id = f"llm-chat-{self.model_id}"
         self._cell: Any = None  # parent header of the cell that shows this chat
         self.on_msg(self._on_message)
@@ -136,7 +136,12 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end of the answer. False when `timeout` seconds were not enough."""
         with hub.gate.lend():
-            return self._pump.wait(timeout)
+            done = self._pump.wait(timeout)
+        if self._cell is not None:
+            # What runs notebooks without a page (nbclient) hears of displays only what the cell
+            # that runs now says of them, and would save an old transcript.
+            update_display(self._transcript, display_id=self._display_id, raw=True)
+        return done
 
     def undo(self) -> None:
         """Forget the last question and its answer."""
@@ -178,7 +183,8 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         view, metadata = self._repr_mimebundle_()
         view["text/plain"] = repr(self)
         self._cell = _running_cell()
-        display(view, metadata=metadata, raw=True)
+        if not _docs_mode():
+            display(view, metadata=metadata, raw=True)
         display(self._transcript, raw=True, display_id=self._display_id)
 
     def _on_message(self, widget: Any, content: Any, buffers: Any) -> None:
@@ -188,7 +194,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     def _settle(self) -> None:
         """Write the settled state and the transcript. On the pump thread only."""
         turns = self._pump.turns
-        self._transcript = transcript.bundle(turns, self.model)
+        self._transcript = transcript.bundle(turns, self.model, _docs_mode())
         self.state = {"v": VERSION, "model": self.model, "turns": turns.saved()}
         if self._cell is not None:
             _publish_update(self._transcript, self._display_id, self._cell)
@@ -295,6 +301,15 @@ def _take_subshell_messages(comm: Any) -> None:
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
+
+
+def _docs_mode() -> bool:
+    """As the magics have it, where they are loaded; else as the environment says."""
+    manager = getattr(get_ipython(), "magics_manager", None)
+    magics = manager.registry.get("LLMMagics") if manager is not None else None
+    if magics is not None:
+        return bool(magics.docs_mode)
+    return os.environ.get("LLM_MAGIC_DOCS", "").lower() not in ("", "0", "false", "no")
 
 
 def _running_cell() -> Any:

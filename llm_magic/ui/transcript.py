@@ -20,14 +20,19 @@ _WHO = {"user": "You", "assistant": "Model"}
 _EDGE = {"user": "#8a8a8a", "assistant": "#1f77b4"}  # hex only: front ends strip variables
 
 
-def bundle(turns: Turns, model: str) -> dict[str, Any]:
-    """text/plain, text/markdown, text/html and our own JSON of the turns."""
+def bundle(turns: Turns, model: str, steady: bool = False) -> dict[str, Any]:
+    """text/plain, text/markdown, text/html and our own JSON of the turns.
+
+    steady: nothing that differs between two runs, and no JSON.
+    """
     path = turns.path()
     out: dict[str, Any] = {
         "text/plain": text(path, model),
         "text/markdown": markdown(path, model),
-        "text/html": folded(path, model),
+        "text/html": folded(path, model, steady),
     }
+    if steady:
+        return out
     data = turns.to_dict(replies=False)
     if path and sum(len(turn["content"]) for turn in data["turns"]) <= MAX_DATA:
         out[VENDOR] = data
@@ -81,18 +86,18 @@ def markdown(turns: list[Turn], model: str) -> str:
     return "\n\n".join(rows)
 
 
-def folded(turns: list[Turn], model: str) -> str:
+def folded(turns: list[Turn], model: str, steady: bool = False) -> str:
     """The HTML: one `details` element, closed. The answers' blocks were made safe when rendered."""
     head = f"<summary>{html.escape(title(turns, model))}</summary>"
-    return f"<details>{head}{''.join(_row(turn) for turn in turns)}</details>"
+    return f"<details>{head}{''.join(_row(turn, steady) for turn in turns)}</details>"
 
 
-def _row(turn: Turn) -> str:
+def _row(turn: Turn, steady: bool) -> str:
     if turn.role == "user":
         body = f"<p>{html.escape(turn.text)}</p>".replace("\n", "<br>")
     else:
         body = _thoughts(turn) + tooltrace.fragment(turn.trace) + "".join(turn.answer.blocks)
-        foot = " · ".join([*turn.foot(), *filter(None, (turn.note, turn.error))])
+        foot = " · ".join([*turn.foot(steady), *filter(None, (turn.note, turn.error))])
         body += f"<p><small>{html.escape(foot)}</small></p>" if foot else ""
     style = f"margin:6px 0;padding:2px 10px;border-left:3px solid {_EDGE[turn.role]}"
     return f'<div style="{style}"><b>{_WHO[turn.role]}</b>{body}</div>'

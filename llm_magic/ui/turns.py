@@ -65,8 +65,8 @@ class Turn:
             return self.reply.message
         return Message(self.role, self.text)
 
-    def foot(self) -> list[str]:
-        """What one line under an answer says: model, counts, speed."""
+    def foot(self, steady: bool = False) -> list[str]:
+        """What one line under an answer says: model, counts, speed (unless `steady`)."""
         if self.reply is None or self.busy:
             return []
         usage, timings = self.reply.usage, self.reply.timings
@@ -74,7 +74,7 @@ class Turn:
         if usage.total:
             cached = f" ({usage.cached} cached)" if usage.cached else ""
             parts.append(f"{usage.prompt}{cached} + {usage.completion} tokens")
-        if timings.decode_tps:
+        if timings.decode_tps and not steady:
             parts.append(f"{timings.decode_tps:.0f} tok/s")
         return [part for part in parts if part]
 

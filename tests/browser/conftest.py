@@ -3,10 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-
-pytest.importorskip("playwright.sync_api", reason="pip install -e '.[test]'")
-pytest.importorskip("jupyterlab", reason="pip install -e '.[lab]'")
-
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from .harness import CHROMIUM_FLAGS, Jupyter

@@ -157,6 +157,33 @@ def test_say_and_wait_from_a_cell(running: Kernel) -> None:
     ]
 
 
+def test_what_a_cell_waits_for_is_in_the_saved_notebook(running: Kernel) -> None:
+    # What runs notebooks without a page listens to the running cell only.
+    open_comm(running)
+    run = running.run("chat.say('hello')\nassert chat.wait(20)").check()
+    update = run.of("update_display_data")[-1]
+    assert "You said: hello" in update.data["text/html"]
+    again = running.run("chat").check()
+    assert update.display_id == again.frames[-1].display_id
+
+
+def test_in_docs_mode_there_is_one_display_that_is_the_same_on_every_run() -> None:
+    with kernel(LLM_MAGIC_DOCS="1") as found:
+        found.run(SCRIPT).check()
+        run = found.run("chat.say('hello')\nchat.wait(20)\nchat").check()
+        assert len(run.frames) == 1
+        assert sorted(run.final) == ["text/html", "text/markdown", "text/plain"]
+        assert "tok/s" not in run.final["text/html"]
+
+
+def test_the_conversation_goes_on_in_code(running: Kernel) -> None:
+    running.run("chat.say('hello')\nassert chat.wait(20)").check()
+    running.run("talk = chat.conversation\nreply = talk.ask('more')").check()
+    assert running.value("reply.text") == "You said: more"
+    assert running.value("len(talk.messages)") == 4
+    assert running.value("len(chat.messages)") == 2
+
+
 def test_a_failing_model_shows_its_error_and_prints_nothing(running: Kernel) -> None:
     comm = open_comm(running, "chat = llm_magic.Chat('no-such-model')\nchat")
     click(running, comm, {"t": "send", "text": "precious", "nonce": "n"})

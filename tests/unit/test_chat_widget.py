@@ -535,6 +535,21 @@ def test_the_transcript_keeps_its_meaning_when_style_is_stripped() -> None:
     assert "<style" not in html
 
 
+def test_the_transcript_renders_in_nbconvert_html() -> None:
+    nbformat, exporters = (
+        pytest.importorskip("nbformat"),
+        pytest.importorskip("nbconvert.exporters"),
+    )
+    pump, _ = chat(["```python\nx = 1\n```\n<b>bold</b>"])
+    say(pump, "code?")
+    output = nbformat.v4.new_output("display_data", data=transcript.bundle(pump.turns, "m"))
+    cell = nbformat.v4.new_code_cell("chat", outputs=[output])
+    page, _ = exporters.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    assert "Transcript of the chat with m: 1 turn" in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    assert "<b>bold</b>" not in page
+
+
 def test_the_page_is_one_module_without_imports() -> None:
     from llm_magic.ui.chat import _script
 
