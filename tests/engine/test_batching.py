@@ -369,7 +369,8 @@ def test_running_streams_speak_at_every_step_of_a_long_prompt(smollm2_path):
     """Three streams run while 4,000 tokens are evaluated: no step without a token of each, and
     steps are as short as they are meant to be (in the machine's own time: others use it, too)."""
     llm = llm_magic.load(str(smollm2_path))
-    streams = [llm.stream(random_ids(llm, 5, s), max_tokens=400) for s in range(3)]
+    long_answers = {"max_tokens": 3500, "min_tokens": 3500}
+    streams = [llm.stream(random_ids(llm, 5, s), **long_answers) for s in range(3)]
     at = [[] for _ in streams]
 
     def read(stream, times):
