@@ -6,6 +6,7 @@ line on stderr, status 1. Every import that costs time happens inside the comman
 
 import argparse
 import importlib
+import json
 import os
 import sys
 import sysconfig
@@ -21,8 +22,9 @@ from .errors import LLMError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+    from .chat.conversation import Conversation
     from .chat.reply import Reply
-    from .events import Message
+    from .provider import Stream
 
 REPLY_MIME = "application/vnd.llm-magic.reply+json"
 NOTEBOOK = "01-quickstart.ipynb"
@@ -205,19 +207,27 @@ def _bar(name: str) -> Callable[..., Any]:
 
 # ----------------------------------------------------------------------------- chat
 
+_CHAT = """/undo        forget the last question and its answer
+/retry       answer the last question once more
+/reset       forget everything but the system prompt
+/save FILE   write the conversation as JSON in OpenAI's form
+/load FILE   go on from such a file
+/help        this list; Ctrl-C stops an answer, Ctrl-D ends the chat"""
+
 
 def _chat(options: argparse.Namespace) -> int:
     """A conversation until end of file. Ctrl-C stops an answer; what was said of it stays in."""
-    from . import load
-    from .events import Message
+    from . import Conversation, load
 
-    llm = load(options.model)
-    history = [Message("system", options.system)] if options.system else []
     settings = {"max_tokens": options.max_tokens, "temperature": options.temperature}
+    talk = Conversation(load(options.model), options.system, **settings)
     while (line := _ask()) is not None:
-        history.append(Message("user", line))
-        history.append(Message("assistant", _answer(llm, history, settings)))
-        print("\n")  # ends the line, then one blank line after every answer
+        try:
+            _say(talk, line)
+        except LLMError as error:
+            if not sys.stdin.isatty():
+                raise  # a script must not go on as if it had been answered
+            print(f"llm_magic: {error}\n", file=sys.stderr)
     return 0
 
 
@@ -232,20 +242,71 @@ def _ask() -> str | None:
             return line
 
 
-def _answer(llm: Any, history: Sequence["Message"], settings: dict[str, Any]) -> str:
+def _say(talk: "Conversation", line: str) -> None:
+    """A question, or one of the commands; another line that begins with / is a question too."""
+    command, _, rest = line.strip().partition(" ")
+    match command, rest.strip():
+        case "/undo", "":
+            gone = talk.undo()
+            print(f"forgotten: {shorten(gone.question.text, 60)}\n" if gone else "nothing left\n")
+        case "/reset", "":
+            talk.reset()
+            print("forgotten\n")
+        case "/retry", "":
+            _answer(talk.regenerate())
+        case "/save", str(name) if name:
+            _save(talk, Path(name).expanduser())
+        case "/load", str(name) if name:
+            _load(talk, Path(name).expanduser())
+        case "/help", "":
+            print(f"{_CHAT}\n")
+        case _:
+            _answer(talk.send(line))
+
+
+def _answer(stream: "Stream") -> None:
+    """Print an answer while it comes, its reasoning dimmed; then a blank line."""
     from .events import Delta
 
-    said = []
-    with llm.stream(list(history), **settings) as stream:
+    dim, plain = ("\x1b[2m", "\x1b[22m") if sys.stdout.isatty() else ("", "")
+    kind, said = "answer", False
+    with stream:
         while True:
             try:
                 for event in stream:
-                    if isinstance(event, Delta):
-                        said.append(event.text if event.kind == "answer" else "")
-                        print(event.text, end="", flush=True)
-                return "".join(said)
+                    if not isinstance(event, Delta) or (event.kind == "reasoning" and not dim):
+                        continue
+                    if event.kind != kind:
+                        kind = event.kind
+                        print(dim if kind == "reasoning" else f"{plain}\n\n", end="")
+                    said = said or kind == "answer"
+                    print(event.text, end="", flush=True)
+                break
             except KeyboardInterrupt:
                 stream.cancel("interrupted")  # and drain: the stream still ends with Finish
+    print(plain if kind == "reasoning" else "", end="")
+    print("" if said else "(no answer)")
+    print()  # one blank line after every answer
+
+
+def _save(talk: "Conversation", path: Path) -> None:
+    text = json.dumps(talk.to_openai(), ensure_ascii=False, indent=1)
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise LLMError(f"cannot write {path}: {error.strerror}") from None
+    print(f"{len(talk.messages)} messages are in {path}\n")
+
+
+def _load(talk: "Conversation", path: Path) -> None:
+    try:
+        messages = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise LLMError(f"cannot read {path}: {error}") from None
+    if not isinstance(messages, list):
+        raise LLMError(f"{path} holds no messages: a list of {{'role': ..., 'content': ...}}")
+    talk.load(messages)
+    print(f"{len(talk.messages)} messages from {path}\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`python -m llm_magic`: what it parses, prints and returns, without a model."""
 
+import builtins
 import json
 import subprocess
 import sys
@@ -10,8 +11,9 @@ import pytest
 import llm_magic
 from llm_magic import __main__ as front
 from llm_magic.chat.reply import Reply
+from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import LLMError
-from llm_magic.events import Delta, Finish, Timings, Usage
+from llm_magic.events import Timings, Usage
 
 
 def _notebook(*bundles: dict) -> nbformat.NotebookNode:
@@ -99,65 +101,102 @@ def test_demo_saves_the_notebook_and_fails_when_a_cell_does(tmp_path, monkeypatc
     assert "ValueError: broken" in capsys.readouterr().err
 
 
-class _Stream:
-    """Three events; the consumer is interrupted at the second."""
+def _typing(monkeypatch, *lines):
+    left = iter(lines)
 
-    def __init__(self, interrupt):
-        self.interrupt = interrupt
-        self.cancelled = []
-        self.left = [
-            Delta("answer", "one "),
-            Delta("answer", "two"),
-            Finish("stop", Usage(), Timings()),
-        ]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.interrupt and len(self.left) == 2:
-            self.interrupt = False
-            raise KeyboardInterrupt
-        if not self.left:
-            raise StopIteration
-        return self.left.pop(0)
-
-    def cancel(self, reason):
-        self.cancelled.append(reason)
-        self.left = self.left[-1:]
-
-
-@pytest.mark.parametrize("interrupt", [False, True])
-def test_terminal_chat_keeps_the_conversation_until_end_of_file(monkeypatch, capsys, interrupt):
-    """TG-69: every answer ends with a blank line; an interrupted one stays in the conversation."""
-    seen, lines = [], iter(["hello", "  ", "again"])
-
-    class Fake:
-        def stream(self, messages, **settings):
-            seen.append(([(m.role, m.content) for m in messages], settings))
-            return _Stream(interrupt)
-
-    def typed(_prompt):
+    def typed(_prompt=""):
         try:
-            return next(lines)
+            return next(left)
         except StopIteration:
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", typed)
-    monkeypatch.setattr(llm_magic, "load", lambda *_, **__: Fake())
+
+
+def _playing(monkeypatch, *answers):
+    script = Scripted(answers)
+    monkeypatch.setattr(llm_magic, "load", lambda *_, **__: llm_magic.LLM(script))
+    return script
+
+
+def test_TG69_terminal_chat_keeps_the_conversation_until_end_of_file(monkeypatch, capsys):
+    """Every answer ends with a blank line."""
+    script = _playing(monkeypatch, "one two", "three")
+    _typing(monkeypatch, "hello", "  ", "/etc/passwd is what?")
     assert front.main(["chat", "-s", "Be kind.", "-t", "0"]) == 0
-    answer = "one " if interrupt else "one two"
-    assert seen[1][0] == [
+    assert [(m.role, m.content) for m in script.requests[1].prompt] == [
         ("system", "Be kind."),
         ("user", "hello"),
-        ("assistant", answer),
-        ("user", "again"),
+        ("assistant", "one two"),
+        ("user", "/etc/passwd is what?"),
     ]
-    assert seen[0][1] == {"max_tokens": 256, "temperature": 0.0}
-    assert capsys.readouterr().out == f"{answer}\n\n" * 2
+    assert script.requests[0].sampling.max_tokens == 256
+    assert script.requests[0].sampling.temperature == 0.0
+    assert capsys.readouterr().out == "one two\n\nthree\n\n"
+
+
+def test_TG69_an_interrupted_answer_stays_in_the_terminal_chat(monkeypatch, capsys):
+    script = _playing(monkeypatch, ["one ", "two"], "three")
+    _typing(monkeypatch, "hello", "again")
+    pressed = []
+
+    def press(text="", **options):
+        real(text, **options)
+        if text == "one " and not pressed:
+            pressed.append(text)
+            raise KeyboardInterrupt
+
+    real = builtins.print
+    monkeypatch.setattr("builtins.print", press)
+    assert front.main(["chat"]) == 0
+    assert script.requests[1].prompt[1].content == "one "
+    assert capsys.readouterr().out == "one \n\nthree\n\n"
+
+
+def test_commands_of_the_terminal_chat(monkeypatch, capsys, tmp_path):
+    script = _playing(monkeypatch, "one", "two", "zwei", "three")
+    path = tmp_path / "talk.json"
+    _typing(
+        monkeypatch, "first", "second", "/retry", f"/save {path}", "/undo", "/reset", "/undo",
+        f"/load {path}", "third", "/help",
+    )  # fmt: skip
+    assert front.main(["chat", "-s", "S"]) == 0
+    roles = ["system", *["user", "assistant"] * 2]
+    assert [m["role"] for m in json.loads(path.read_text("utf-8"))] == roles
+    assert [m.text for m in script.requests[-1].prompt][1:] == [
+        "first", "one", "second", "zwei", "third",
+    ]  # fmt: skip
+    out = capsys.readouterr().out
+    for words in ("forgotten: second", "nothing left", "5 messages", "/save FILE"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    "line", ["/load no-such-file", "/load {wrong}", "/save {folder}", "/retry"]
+)
+def test_an_error_in_the_terminal_chat_is_one_line(monkeypatch, capsys, tmp_path, line):
+    (tmp_path / "wrong").write_text('[{"role": "tool"}]')
+    _playing(monkeypatch)
+    _typing(monkeypatch, line.format(wrong=tmp_path / "wrong", folder=tmp_path), "/help")
+    assert front.main(["chat"]) == 1  # nobody types: a script ends here
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("llm_magic: ")
+    assert output.err.count("\n") == 1
+    _typing(monkeypatch, line.format(wrong=tmp_path / "wrong", folder=tmp_path), "/help")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert front.main(["chat"]) == 0
+    assert "/save FILE" in capsys.readouterr().out
+
+
+def test_reasoning_in_the_terminal_chat_is_dim_or_left_out(monkeypatch, capsys):
+    _playing(monkeypatch, "<think>hm</think>yes", "<think>hm")
+    _typing(monkeypatch, "a", "b")
+    front.main(["chat"])
+    assert capsys.readouterr().out == "yes\n\n(no answer)\n\n"
+    _playing(monkeypatch, "<think>hm</think>yes", "<think>hm")
+    _typing(monkeypatch, "a", "b")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    front.main(["chat"])
+    out = capsys.readouterr().out
+    assert out.startswith("\x1b[2mhm\x1b[22m\n\nyes\n\n\x1b[2mhm\x1b[22m")
