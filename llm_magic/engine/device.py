@@ -19,6 +19,7 @@ import sqlite3
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ from llm_magic.models.cache import cache_dir
 
 INSTALL_COMPILER = "pip install llm-magic[cpu]"
 SYSTEM = platform.system()
+PATIENCE = 600.0  # seconds for what user code compiles meanwhile
 
 _lock = threading.Lock()  # prepare() from several threads at once
 
@@ -64,6 +66,23 @@ def prepare(device: str | None = None) -> Device:
         compiler, refusal = _use_compiler(helpers)
         name = _open(device or helpers.DEV.device or "CPU", refusal)
         return Device(name, _target(name), compiler if name == "CPU" else None, cache)
+
+
+def opened(name: str) -> Any:
+    """tinygrad's device of that name; any thread, also while user code runs on another.
+
+    While tinygrad compiles something it refuses all devices to all threads: that passes.
+    """
+    from tinygrad import device as tiny
+
+    patience = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return tiny.Device[name]
+        except AssertionError as error:
+            if "disallowed" not in str(error) or time.monotonic() > patience:
+                raise
+            time.sleep(0.005)
 
 
 @contextlib.contextmanager
@@ -405,13 +424,12 @@ def _open(name: str, refusal: CompilerError | None) -> str:
     if kind == "CPU" and refusal:
         raise refusal
     try:
-        opened = tiny.Device[name]
+        return str(opened(name).device)
     except Exception as error:  # drivers fail in their own ways
         raise DeviceError(
             f"device {name!r} does not work here ({type(error).__name__}: {error});"
             f" usable: {_usable()}"
         ) from error
-    return str(opened.device)
 
 
 def _usable() -> str:
@@ -421,16 +439,11 @@ def _usable() -> str:
 
 
 def _target(name: str) -> str:
-    from tinygrad import device as tiny
-
-    renderer: Any = tiny.Device[name].renderer
-    return str(getattr(renderer.target, "arch", ""))
+    return str(getattr(opened(name).renderer.target, "arch", ""))
 
 
 def free_unused(device: str) -> None:
     """Give memory that tinygrad keeps for later allocations back to the system."""
-    from tinygrad import device as tiny
-
-    allocator: Any = tiny.Device[device].allocator
+    allocator: Any = opened(device).allocator
     if hasattr(allocator, "free_cache"):
         allocator.free_cache()

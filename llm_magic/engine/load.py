@@ -103,17 +103,12 @@ class Engine:
         self.progress = Progress(stage, done, total)
 
     def _load(self) -> Model:
-        if self.gate.closed:
-            self._say("wait", 0, 0)
-        with self.gate.build():
-            try:
-                loaded = self._open()
-            except (LLMError, OSError, MemoryError):
-                raise
-            except Exception as e:
-                raise ModelError(
-                    f"{self.path.name} cannot be loaded: {type(e).__name__}: {e}"
-                ) from e
+        try:
+            loaded = self._open()
+        except (LLMError, OSError, MemoryError):
+            raise
+        except Exception as e:
+            raise ModelError(f"{self.path.name} cannot be loaded: {type(e).__name__}: {e}") from e
         self._loaded = loaded
         return Model(
             forward=loaded.forward,
@@ -159,7 +154,14 @@ class Engine:
                 )  # fmt: skip
         from .model import Portable
 
-        return Portable(gguf, config, n_ctx, self.options.n_slots, where.name, self.gate, self._say)
+        # It builds and captures graphs, the kernels do not: only this waits for the running cell.
+        if self.gate.closed:
+            self._say("wait", 0, 0)
+        with self.gate.build():
+            self._say("load", 0, 0)
+            return Portable(
+                gguf, config, n_ctx, self.options.n_slots, where.name, self.gate, self._say
+            )
 
 
 def _bulky(value: Any) -> bool:

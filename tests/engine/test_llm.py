@@ -2,10 +2,13 @@
 
 import gc
 import json
+import os
 import subprocess
 import sys
+import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -16,6 +19,10 @@ import llm_magic
 from llm_magic import errors
 from llm_magic.events import Delta, Finish, Message, Prefill
 from llm_magic.hub import hub
+
+
+def kernels_here() -> bool:
+    return os.environ.get("LLM_MAGIC_KERNEL") != "portable"
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +251,58 @@ def test_many_threads_share_one_engine(toy):
 # ------------------------------------------------------------- loading and unloading
 
 
+@pytest.mark.skipif(not kernels_here(), reason="the portable path builds graphs: it waits")
+def test_a_cell_may_wait_for_threads_that_load(tmp_path):
+    """A pool of threads in the first cell: nobody waits for the cell that waits for them."""
+    paths = [str(toy_gguf(tmp_path / f"{i % 2}.gguf")) for i in range(4)]
+    hub.gate.enter()  # as a running cell
+    try:
+        with ThreadPoolExecutor() as pool:
+            loaded = list(pool.map(llm_magic.load, paths, timeout=60))
+    finally:
+        hub.gate.leave()
+    assert (loaded[0], loaded[1]) == (loaded[2], loaded[3])
+    for llm in loaded:
+        llm.unload()
+
+
+@pytest.mark.skipif(not kernels_here(), reason="the portable path builds graphs: it waits")
+def test_a_cell_compiles_and_captures_with_tinygrad_beside_loads(toy_path):
+    """Nothing of ours lands in a capture of the cell, and no setting of a compile meets us."""
+    code = f"""
+    import threading
+    import llm_magic
+    from llm_magic.engine import device
+    from llm_magic.hub import hub
+    device.prepare()  # without a clang the cell's own tinygrad would not find a compiler
+    from tinygrad import Tensor, TinyJit
+    hub.gate.enter()
+    texts, wrong = [], []
+
+    def loads():
+        for _ in range(12):
+            llm = llm_magic.load({str(toy_path)!r})
+            texts.append(llm.complete("hello", max_tokens=5, temperature=0).text)
+            llm.unload()
+
+    thread = threading.Thread(target=loads)
+    thread.start()
+    n = 0
+    while thread.is_alive():
+        n += 1
+        jit = TinyJit(lambda x: ((x * n).relu() @ x.T).sum().realize())
+        for i in range(4):
+            x = Tensor.full((2 + n % 50, 3), i + 1.0).contiguous().realize()
+            if jit(x).item() != 3 * n * (i + 1) ** 2 * (2 + n % 50) ** 2:
+                wrong.append((n, i))
+    print(len(texts), len(set(texts)), wrong, n > 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "12 1 [] True\n", done.stdout + done.stderr
+
+
 def test_the_first_reply_tells_how_long_loading_took(tmp_path):
     start = time.perf_counter()
     llm = llm_magic.load(str(toy_gguf(tmp_path / "new.gguf")))
@@ -302,8 +361,6 @@ def test_sizes_that_make_no_sense_are_refused(toy_path, wrong):
 
 
 def test_a_forked_child_is_told_to_load_again(toy):
-    import os
-
     toy.complete("hello", max_tokens=1)
     read, write = os.pipe()
     child = os.fork()

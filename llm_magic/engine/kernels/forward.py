@@ -214,7 +214,6 @@ class KernelForward:
             return
         self._closed = True
         self._team.stop()
-        self._tensors: list[Any] = []
         self._words = np.zeros(0, np.int32)
         for region in self._regions():
             region.close()
@@ -235,27 +234,25 @@ class KernelForward:
         self._plan.bytes[: len(raw)] = raw
 
     def _bind(self) -> None:
-        """Let tinygrad build and load the program, and take its function pointer."""
-        from tinygrad import Device, Tensor, UOp
-        from tinygrad.codegen import to_program
-        from tinygrad.engine.realize import get_runtime
-        from tinygrad.uop.ops import KernelInfo, Ops
+        """Have tinygrad compile and load the program, and take its function pointer.
+
+        Nothing is realised for it and no setting of tinygrad changes: user code may run meanwhile
+        on another thread, and what is realised would end up in a capture that it has under way.
+        """
+        from tinygrad import UOp, dtypes
+        from tinygrad.uop.ops import KernelInfo, Ops, ProgramInfo
 
         text, binary = compiled(self.target)
-        made: list[Any] = []
-
-        def program(*buffers: Any) -> Any:
-            sink = UOp.sink(*buffers, arg=KernelInfo(name="llm_magic_kernel"))
-            lines = UOp(Ops.LINEAR, src=tuple(sink.toposort()))
-            parts = (sink, lines, UOp(Ops.SOURCE, arg=text), UOp(Ops.BINARY, arg=binary))
-            made.append(UOp(Ops.PROGRAM, src=parts))
-            return made[-1]
-
-        self._tensors = [region.tensor() for region in self._regions()]
-        with device.building():
-            Tensor.custom_kernel(*self._tensors, fxn=program)[0].realize()  # command: nothing
-            whole = to_program(made[-1], Device["CPU"].renderer)
-        self._program = get_runtime("CPU", whole)  # the one that has just run
+        cpu = device.opened("CPU")
+        buffers = [
+            UOp.placeholder((region.nbytes,), dtypes.uint8, slot=i)
+            for i, region in enumerate(self._regions())
+        ]
+        sink = UOp.sink(*buffers, arg=KernelInfo(name="llm_magic_kernel"))
+        lines = UOp(Ops.LINEAR, src=tuple(sink.toposort()))
+        parts = (sink, lines, UOp(Ops.SOURCE, arg=text), UOp(Ops.BINARY, arg=binary))
+        info = ProgramInfo.from_sink(sink, cpu.renderer.target)
+        self._program = cpu.runtime(UOp(Ops.PROGRAM, src=parts, arg=info).to_elf())
         pointers = [ctypes.c_void_p] * len(self._regions())
         self._call = ctypes.CFUNCTYPE(None, *pointers)(self._program.addr)
         self._team.bind(_commander(self._call, self._program))
