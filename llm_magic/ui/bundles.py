@@ -6,7 +6,7 @@ settings comes as a Look.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from .facts import model_name
 VENDOR = "application/vnd.llm-magic.reply+json"
 JSON_TOKENS = 2_000  # longer replies are saved without their tokens
 JSON_WEIGHT = 150  # bytes a token may weigh in the saved JSON
+CONTEXT = 12  # tokens shown before a branch's own
 SECTIONS = frozenset({"prompt", "tokens", "stats"})  # what `--show` may name
 
 Bundle = dict[str, Any]
@@ -213,18 +214,39 @@ def prompt_section(reply: Reply) -> str:
 
 
 def _branches(reply: Reply) -> str:
-    if not reply.branches:
+    """All branches, those of branches too: one or two in columns, more one below the other."""
+    found = list(_walk(reply))
+    if not found:
         return ""
-    replies = [reply, *(branch for _, branch in reply.branches)]
-    titles = ["answer", *(branch_title(at, branch) for at, branch in reply.branches)]
-    count = len(reply.branches)
-    head = f"{count} branch{'es' * (count != 1)}"
-    return html.fold(head, compare.fragment(replies, titles), opened=True)
+    if len(found) <= 2 and len(found) == len(reply.branches):
+        replies = [reply, *(branch for _, branch in reply.branches)]
+        titles = ["answer", *(branch_title(at, branch) for at, branch in reply.branches)]
+        body = compare.fragment(replies, titles)
+    else:
+        body = "".join(_branch(title, at, branch) for title, at, branch in found)
+    # Closed: in the live view they come one after the other, and what is below would jump away.
+    return html.fold(f"{len(found)} branch{'es' * (len(found) != 1)}", body)
+
+
+def _walk(reply: Reply, of: str = "") -> Iterator[tuple[str, int, Reply]]:
+    for at, branch in reply.branches:
+        title = branch_title(at, branch)
+        yield title + of, at, branch
+        yield from _walk(branch, f" of {title}{of}")
+
+
+def _branch(title: str, at: int, branch: Reply) -> str:
+    """One branch from a few tokens before the place where it left."""
+    start = max(0, at - CONTEXT)
+    before = html.note(f"… {start:,} tokens before") if start else ""
+    head = " · ".join(html.text(part) for part in (title, *compare.facts(branch)))
+    text = logprobs.flow(branch.tokens[start:]) if branch.tokens else html.verbatim(branch.text)
+    return html.fold(head, before + text, opened=True)
 
 
 def branch_title(at: int, branch: Reply) -> str:
     """ "branch at token 3: ␣cat"."""
-    name = tokens.alone(branch.tokens[at].bytes) if at < len(branch.tokens) else ""
+    name = tokens.alone(branch.tokens[at].bytes) if 0 <= at < len(branch.tokens) else ""
     return f"branch at token {at}: {name}"
 
 

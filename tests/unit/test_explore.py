@@ -187,6 +187,9 @@ def test_positions_of_a_foreign_notebook_are_kept_in_bounds() -> None:
     found = Tree(replace(reply, branches=((-3, reply), (999, reply))))
     assert [node.at for node in found.nodes] == [0, 0, 6]
     assert len(found.saved()) == 3
+    for at in (-3, -99, 999):
+        page = bundles.bundle(replace(reply, branches=((at, reply),)), bundles.Look())["text/html"]
+        assert "1 branch" in page
 
 
 def test_only_the_newest_node_can_be_dropped() -> None:
@@ -502,3 +505,20 @@ def test_the_tree_of_a_thousand_tokens_is_there_at_once() -> None:
     began = time.thread_time()
     Tree(reply)
     assert time.thread_time() - began < 0.3
+
+
+def test_many_branches_stand_below_each_other_in_the_static_form() -> None:
+    llm = scripted()
+    explorer = Explorer(made(llm), llm)
+    for at, view in ((1, 0), (3, 0), (4, 1)):
+        explorer.branch(at, view=view)
+        assert explorer.wait(5)
+    until(lambda: explorer._thread is None, "the pump thread stays")
+    page = explorer._static()["text/html"]
+    assert "<summary" in page
+    assert "3 branches" in page
+    own = explorer.reply.branches[0][1]
+    inner = own.branches[0][1]
+    title = bundles.branch_title(1, own)
+    assert f"{bundles.branch_title(4, inner)} of {title}" in page
+    assert page.count("w11") >= 3
