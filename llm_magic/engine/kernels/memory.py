@@ -1,7 +1,7 @@
 """Memory of the kernels: private to this process, taken by the system only as it is touched.
 
 tinygrad's own CPU buffers are shared mappings: a forked child would write into its parent's cache,
-and huge pages are off there. These are private mappings, and tinygrad buffers on top of them.
+and huge pages are off there. These are private mappings, handed to the program by address.
 
 Comes in: sizes. Goes out: `Region`. It must not know what lies in it.
 """
@@ -40,12 +40,6 @@ class Region:
         start = -(-offset // PAGE) * PAGE
         if start < self.nbytes and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, start, self.nbytes - start)
-
-    def tensor(self) -> Any:
-        """A tinygrad tensor (uint8) on this memory; it does not own it."""
-        from tinygrad import Tensor, dtypes
-
-        return Tensor.from_blob(self.address, (self.nbytes,), dtype=dtypes.uint8, device="CPU")
 
     def close(self) -> None:
         """Free the memory, unless an array that was handed out still looks at it."""
