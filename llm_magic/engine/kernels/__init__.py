@@ -3,10 +3,11 @@
 Comes in: an open GGUF file and its Config. Goes out: `KernelForward`, `supports`. It must not know
 requests, sampling or text.
 
-In reading order: forward.py (the contract), layout.py (where everything lies), c/step.h (the pass),
-c/acts.h and c/weights.h (activations and weights as the products read them), c/matmul.h,
-c/attention.h, c/summary.h, c/pack.h (repacking at load), c/team.h and team.py (threads),
-targets.py and c/isa_*.h (variants), memory.py. c/entry.c ties them together.
+In reading order: forward.py (the contract), layout.py and c/model.h (where everything lies),
+c/step.h (the pass) and its phases c/rows.h, c/heads.h, c/products.h; under them c/acts.h and
+c/weights.h (activations and weights as the products read them), c/matmul.h, c/attention.h;
+c/summary.h, c/pack.h (repacking at load); c/team.h and team.py (threads); targets.py and c/isa_*.h
+(variants); memory.py. c/entry.c ties them together.
 
 A new block type is a row in `layout.KINDS` with its sizes, its case in c/weights.h (values) and
 c/matmul.h (integers of a group), a function in c/pack.h, and nothing in the tests: they take their

@@ -1,7 +1,7 @@
 """Where everything lies: the tables that the C code reads, computed once per model.
 
 Comes in: Config, the file's tensors, sizes. Goes out: `Layout`: offsets of weights and scratch
-memory, and the bytes of `model_t`. The structs mirror c/step.h and c/weights.h field by field.
+memory, and the bytes of `model_t`. The structs mirror c/model.h and c/weights.h field by field.
 It must not know files, threads or tinygrad.
 """
 
@@ -32,7 +32,7 @@ BLOCK_BYTES = dict(
 )
 SUPER_BYTES = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 32}
 MAX_HEAD, CHUNK = 512, 64  # c/attention.h
-SHARED_ROWS = 16  # c/step.h
+SHARED_ROWS = 16  # c/model.h
 TOP_MAX = 32  # c/summary.h
 WORK_BYTES = 64 * (8 + 8 * TOP_MAX)  # c/summary.h: part_t[PARTS_MAX]
 JOB_HEAD = 16  # int32 before the rows

@@ -7,7 +7,7 @@
 //
 // A row's result must not depend on which rows share its step, nor on the number of threads. So
 // chunks begin at multiples of CHUNK whatever the tile, each is summed from zero, and they are
-// joined in rising order, here or (when a long cache is shared out) in step.h. What a row does not
+// joined in rising order, here or (when a long cache is shared out) in rows.h. What a row does not
 // see adds exact zeros.
 
 #define CHUNK 64    // positions whose scores are held at once

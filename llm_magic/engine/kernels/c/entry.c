@@ -1,7 +1,7 @@
 // The one function that tinygrad's loader enters, which is the first of the object: nothing that
 // emits code may stand before it. Everything else of the object is reached through `job[0]`.
 //
-// job:     int32: command, sizes, then rows (step.h); or, 8-byte aligned from job + 4, a pack_t
+// job:     int32: command, sizes, then rows (model.h); or, 8-byte aligned from job + 4, a pack_t
 // plan:    model_t   weights: tiles and vectors   kv: float16   scratch: what a step needs
 // logits:  float32 [wanted rows][vocab, padded to 32]   team: the threads
 
@@ -26,6 +26,10 @@ void llm_magic_kernel(i32 *job, void *plan, u8 *weights, u16 *kv, u8 *scratch, f
 #include "weights.h"
 #include "matmul.h"
 #include "attention.h"
+#include "model.h"
+#include "rows.h"
+#include "heads.h"
+#include "products.h"
 #include "step.h"
 #include "pack.h"
 #include "summary.h"

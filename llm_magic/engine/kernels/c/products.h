@@ -1,0 +1,85 @@
+// Phases of matrix products: how they are cut into tasks, and what follows each product.
+
+// Splits `tiles` (or groups of them, `bytes` long) x panels into tasks. Decode: a few tasks a
+// thread, but none so short that sharing it costs more than doing it. Prefill: as many panels as
+// stay in the second-level cache, beside at most `most` tiles.
+static int cut(step_t *s, int tiles, int blocks, int most, i64 bytes) {
+  const int all = panels(s->n), worth = (int)(tiles * bytes * MIN(s->n, MR) / (32 << 10));
+  s->row_panels = MIN(all, MAX(1, (384 << 10) / (MR * blocks * 80)));
+  s->row_chunks = UP(all, s->row_panels) / s->row_panels;
+  int want = MAX(1, MIN(4 * s->threads / s->row_chunks, worth));
+  s->chunk = MAX(1, UP(tiles, want) / want);
+  if (all > 1) s->chunk = MIN(s->chunk, most);
+  s->tile_chunks = UP(tiles, s->chunk) / s->chunk;
+  return s->tile_chunks * s->row_chunks;
+}
+
+// y = from * mats^T: stored (with bias), or added to what is there.
+static void product_task(void *arg, int task) {
+  step_t *s = arg;
+  const int tile0 = task % s->tile_chunks * s->chunk;
+  const int panel0 = task / s->tile_chunks * s->row_panels;
+  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
+  float y[MR * 16] __attribute__((aligned(64)));
+  for (int panel = panel0; panel < panel1; panel++) {
+    const int R = panel_rows(s->n, panel);
+    float *rows = s->to + (i64)panel * MR * s->to_wide;
+    int which = 0, first = 0;
+    for (int t = tile0; t < tile0 + s->chunk; t++) {
+      while (which < s->n_mats && t - first >= tiles_of(s->mats[which]))
+        first += tiles_of(s->mats[which++]);
+      if (which == s->n_mats) break;
+      const int tile = t - first;
+      tile_times_panel(s->weights, s->mats[which], tile, s->from, panel, R, y);
+      vf bias = s->bias[which] >= 0 ? ld(vector(s, s->bias[which]) + tile * 16) : (vf){};
+      for (int r = 0; r < R; r++) {
+        float *to = rows + (i64)r * s->to_wide + s->to_at[which] + tile * 16;
+        vf v = ld(y + r * 16) + bias;
+        if (s->add) v += ld(to);
+        if (s->softcap > 0) v = s->softcap * vtanh(v / s->softcap);
+        st(to, v);
+      }
+    }
+  }
+}
+
+static void product(step_t *s, const acts_t *from, float *to, int to_wide, int add) {
+  int tiles = 0;
+  for (int i = 0; i < s->n_mats; i++) tiles += tiles_of(s->mats[i]);
+  s->from = from, s->to = to, s->to_wide = to_wide, s->add = add;
+  int tasks = cut(s, tiles, from->blocks, 16, tile_bytes(s->mats[0]->kind, from->blocks));
+  run(s->team, product_task, s, tasks);
+}
+
+// GELU in its tanh form is x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)).
+INLINE vf activate(vf x, int gelu) {
+  vf z = gelu ? x * (1.5957691216f + 0.0713548163f * x * x) : x;
+  return x * vsigmoid(z);
+}
+
+// inner = activation(gate) * up, packed at once: a task owns whole blocks of 32 inner entries.
+static void glu_task(void *arg, int task) {
+  step_t *s = arg;
+  const layer_t *l = s->layer;
+  const int block0 = task % s->tile_chunks * s->chunk;
+  const int panel0 = task / s->tile_chunks * s->row_panels;
+  const int block1 = MIN(s->inner.blocks, block0 + s->chunk);
+  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels), gelu = s->model->gelu;
+  float g[2 * MR * 16] __attribute__((aligned(64))), u[2 * MR * 16] __attribute__((aligned(64)));
+  for (int panel = panel0; panel < panel1; panel++) {
+    const int R = panel_rows(s->n, panel);
+    for (int b = block0; b < block1; b++) {
+      for (int t = 0; t < 2; t++) {
+        tile_times_panel(s->weights, &l->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
+        tile_times_panel(s->weights, &l->up, 2 * b + t, &s->in, panel, R, u + t * MR * 16);
+      }
+      float x[MR * 32] __attribute__((aligned(64)));
+      for (int r = 0; r < R; r++)
+        for (int t = 0; t < 2; t++) {
+          const int at = (t * MR + r) * 16;
+          st(x + r * 32 + t * 16, activate(ld(g + at), gelu) * ld(u + at));
+        }
+      put_blocks(&s->inner, panel, R, b, x, s->floats);
+    }
+  }
+}

@@ -1,0 +1,145 @@
+// Phases over panels of rows: what happens between the matrix products.
+
+// Embeds, and computes the cosines and sines of the rows' positions.
+static void embed_panel(void *arg, int panel) {
+  step_t *s = arg;
+  const model_t *m = s->model;
+  for (int i = panel * MR; i < MIN(s->n, panel * MR + MR); i++) {
+    float *x = s->x + (i64)i * s->wide;
+    weight_row(s->weights, &m->embedding, s->tokens[i], x);
+    for (int d = 0; d < s->wide; d += 16) st(x + d, ld(x + d) * m->embedding_scale);
+    for (int rope = 0; rope < m->n_ropes; rope++) {
+      const double *freq = (const double *)(s->weights + m->inv_freq[rope]);
+      float *cs = s->trig + ((i64)rope * m->max_rows + i) * s->trig_wide;
+      for (int d = 0; d < s->half[rope]; d += 8) {
+        typedef v8f v8f_u __attribute__((aligned(1), may_alias));
+        v8f sines, cosines;
+        vsincos(*(const vd_u *)(freq + d) * (double)s->positions[i], &sines, &cosines);
+        *(v8f_u *)(cs + d) = cosines, *(v8f_u *)(cs + s->trig_wide / 2 + d) = sines;
+      }
+    }
+  }
+}
+
+// x += norm(h) where the model has norms after its blocks; then in = norm(x).
+static void norm_panel(void *arg, int panel) {
+  step_t *s = arg;
+  const model_t *m = s->model;
+  const int R = panel_rows(s->n, panel), wide = s->wide;
+  const float *w = vector(s, s->norm);
+  float *rows = s->x + (i64)panel * MR * wide, scale[MR];
+  for (int r = 0; r < R; r++) {
+    float *x = rows + r * wide;
+    if (s->post >= 0) {
+      const float *h = s->h + (i64)(panel * MR + r) * wide, *post = vector(s, s->post);
+      const float by = norm_scale(h, wide, m->dim, m->eps);
+      for (int d = 0; d < wide; d += 16) st(x + d, ld(x + d) + ld(h + d) * by * ld(post + d));
+    }
+    scale[r] = norm_scale(x, wide, m->dim, m->eps);
+  }
+  for (int b = 0; b < s->in.blocks; b++) {
+    float block[MR * 32] __attribute__((aligned(64)));
+    for (int r = 0; r < R; r++)
+      for (int d = 0; d < 32; d += 16)
+        st(block + r * 32 + d, ld(rows + r * wide + b * 32 + d) * scale[r] * ld(w + b * 32 + d));
+    put_blocks(&s->in, panel, R, b, block, s->floats);
+  }
+}
+
+// Norm (where the model has it) and rotation of one head, in place. x: [head_pad].
+static void turn_head(const step_t *s, float *x, i64 norm, const float *cs) {
+  const model_t *m = s->model;
+  if (norm >= 0) {
+    const float *w = vector(s, norm);
+    float scale = norm_scale(x, m->head_pad, m->head, m->eps);
+    for (int d = 0; d < m->head_pad; d += 16) st(x + d, ld(x + d) * scale * ld(w + d));
+  }
+  const int half = m->rotated[s->layer->rope] / 2;
+  const float *c = cs, *n = cs + s->trig_wide / 2;
+  int i = 0;
+  for (; i + 16 <= half; i += 16) {
+    vf a = ld(x + i), b = ld(x + i + half), cv = ld(c + i), nv = ld(n + i);
+    st(x + i, a * cv - b * nv), st(x + i + half, a * nv + b * cv);
+  }
+  for (; i < half; i++) {
+    float a = x[i], b = x[i + half];
+    x[i] = a * c[i] - b * n[i], x[i + half] = a * n[i] + b * c[i];
+  }
+}
+
+// The first chunk of a slot's head in this layer. Chunks are outermost, so that a slot's memory
+// fills from its start on.
+INLINE u16 *cache_of(const step_t *s, int slot, int head) {
+  const model_t *m = s->model;
+  return s->kv + slot * m->kv_slot + s->layer_index * m->kv_layer + head * m->kv_head;
+}
+
+// Turns queries and keys; writes keys and values to the cache.
+static void turn_panel(void *arg, int panel) {
+  step_t *s = arg;
+  const model_t *m = s->model;
+  const int D = m->head_pad;
+  for (int i = panel * MR; i < MIN(s->n, panel * MR + MR); i++) {
+    float *row = s->qkv + (i64)i * s->qkv_wide;
+    const float *cs = s->trig + ((i64)s->layer->rope * m->max_rows + i) * s->trig_wide;
+    for (int h = 0; h < m->heads; h++) turn_head(s, row + h * D, s->layer->q_norm, cs);
+    for (int h = 0; h < m->kv_heads; h++) {
+      float *k = row + s->k_at + h * D, *v = row + s->v_at + h * D;
+      turn_head(s, k, s->layer->k_norm, cs);
+      const int pos = s->positions[i], in = pos % CHUNK;
+      u16 *cache = cache_of(s, s->slots[i], h) + pos / CHUNK * m->kv_chunk;
+      u16 *keys = cache + in / 16 * D * 16 + in % 16, *values = cache + (CHUNK + in) * D;
+      for (int d = 0; d < D; d += 16) {
+        u16 t[16];
+        store_halves(t, ld(k + d));
+        for (int e = 0; e < 16; e++) keys[(d + e) * 16] = t[e];
+        store_halves(values + d, ld(v + d));
+      }
+    }
+  }
+}
+
+// Chunk `chunk` of a row's head, where a few rows share out a long cache.
+INLINE i64 part_bytes(const model_t *m) { return (16 + m->head_pad) * 4; }
+INLINE char *part_of(const step_t *s, int row, int head, int chunk) {
+  const i64 index = ((i64)row * s->model->heads + head) * s->model->max_parts + chunk;
+  return s->parts + index * part_bytes(s->model);
+}
+
+INLINE void put_head(const step_t *s, int row, int head, const share_t *share) {
+  const int n = s->model->head;
+  float *to = s->att + (i64)row * s->att_wide + head * n, inv = 1.f / share->total;
+  int d = 0;
+  for (; d + 16 <= n; d += 16) st(to + d, ld(share->sum + d) * inv);
+  for (; d < n; d++) to[d] = share->sum[d] * inv;
+}
+
+INLINE int first_seen(const step_t *s, int pos) { return MAX(0, pos - s->layer->window + 1); }
+
+// Joins the chunks of one row's heads in the order in which attend_rows would.
+static void join_row(void *arg, int i) {
+  step_t *s = arg;
+  const int D = s->model->head_pad;
+  for (int h = 0; h < s->model->heads; h++) {
+    share_t all;
+    int chunk = first_seen(s, s->positions[i]) / CHUNK;
+    const share_t *one = (const share_t *)part_of(s, i, h, chunk);
+    all.top = one->top, all.total = one->total;
+    copy(all.sum, one->sum, D);
+    while (++chunk * CHUNK <= s->positions[i])
+      join_shares(&all, (const share_t *)part_of(s, i, h, chunk), D);
+    put_head(s, i, h, &all);
+  }
+}
+
+// Packs what attention gave, for the output projection.
+static void mixed_panel(void *arg, int panel) {
+  step_t *s = arg;
+  const int R = panel_rows(s->n, panel), wide = s->att_wide;
+  const float *rows = s->att + (i64)panel * MR * wide;
+  for (int b = 0; b < s->mixed.blocks; b++) {
+    float block[MR * 32] __attribute__((aligned(64)));
+    for (int r = 0; r < R; r++) copy(block + r * 32, rows + r * wide + b * 32, 32);
+    put_blocks(&s->mixed, panel, R, b, block, s->floats);
+  }
+}
