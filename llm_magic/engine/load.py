@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import LLMError, ModelError, NotLoadedError
 from ..events import Progress
 from ..models.cache import cache_dir
-from . import arch, device
+from . import arch, device, heap
 from .forward import Forward
 from .gate import Gate
 from .gguf import GGUF, open_gguf
@@ -109,6 +109,7 @@ class Engine:
             raise
         except Exception as e:
             raise ModelError(f"{self.path.name} cannot be loaded: {type(e).__name__}: {e}") from e
+        heap.trim()
         self._loaded = loaded
         return Model(
             forward=loaded.forward,
