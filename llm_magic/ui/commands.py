@@ -86,10 +86,10 @@ def chat(nb: Notebook, rest: str) -> Any:
     from .chat import Chat
 
     given = nb.parse(rest)
-    tools = lookup.tools(nb.shell.user_ns, given.tools or "")
-    return Chat(
-        nb.name_of(given.model), system=nb.system_of(given), tools=tools, **nb.sampling(given)
-    )
+    names = nb.shell.user_ns
+    bound = nb.sampling(given) | lookup.constraint(names, given)
+    tools = lookup.tools(names, given.tools or "")
+    return Chat(nb.name_of(given.model), system=nb.system_of(given), tools=tools, **bound)
 
 
 def bench(nb: Notebook, rest: str) -> Any:

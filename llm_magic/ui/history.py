@@ -6,13 +6,14 @@ answers.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
 
 from ..chat.conversation import Conversation, Exchange
+from ..chat.reply import Reply
 from ..errors import RequestError
 from ..events import Message
 from ..hub import hub
@@ -39,7 +40,7 @@ def history(nb: Notebook, rest: str) -> None:
     if given.out is not None:
         _bind(nb, given.out, conversation)
     others = [n for n in nb.talks.named if n != name]
-    nb.show(transcript(name, conversation, others))
+    nb.show(transcript(name, conversation, others, steady=nb.docs_mode))
 
 
 def reset(nb: Notebook, rest: str) -> None:
@@ -178,8 +179,13 @@ COMMANDS = {
 _EDGE = {"You": "#8a8a8a", "Model": "#1f77b4", "System": "#6e7781"}
 
 
-def transcript(name: str, conversation: Conversation, others: list[str]) -> Fragment:
-    """A conversation as static HTML and text: questions, calls, answers; reasoning is folded."""
+def transcript(
+    name: str, conversation: Conversation, others: Sequence[str] = (), *, steady: bool = False
+) -> Fragment:
+    """A conversation as static HTML and text: questions, calls, answers; reasoning is folded.
+
+    others: names of further conversations. steady: without times, equal on every run.
+    """
     parts = [name, facts.model_name(conversation.llm.model), _size(conversation)]
     if conversation.rules.tools:
         parts.append("tools: " + ", ".join(t.name for t in conversation.rules.tools))
@@ -189,7 +195,7 @@ def transcript(name: str, conversation: Conversation, others: list[str]) -> Frag
         body.append(_row("System", html.verbatim(conversation.system)))
         lines.append(f"System: {conversation.system}")
     for exchange in conversation.exchanges:
-        page, plain = _exchange(exchange)
+        page, plain = _exchange(exchange, steady)
         body.append(page)
         lines.append(plain)
     if also:
@@ -198,39 +204,48 @@ def transcript(name: str, conversation: Conversation, others: list[str]) -> Frag
     return Fragment("".join(body), "\n\n".join(lines))
 
 
-def _exchange(exchange: Exchange) -> tuple[str, str]:
+def _exchange(exchange: Exchange, steady: bool) -> tuple[str, str]:
     question, *rest = exchange.messages
+    reply = exchange.reply or Reply("")
+    trace = (facts.steady(reply) if steady else reply).trace
     page = _row("You", html.verbatim(question.text), f"#{exchange.id}")
-    lines = [f"#{exchange.id} You: {question.text}"]
-    trace = exchange.reply.trace if exchange.reply is not None else ()
-    inner = [tooltrace.fragment(trace)] if trace else []
-    if trace:
-        lines.append(tooltrace.plain(trace))
-    for kind, text in _said(rest, calls=not trace):
+    inner, lines = [], [f"#{exchange.id} You: {question.text}"]
+    for kind, text in _said(rest, traced=bool(trace)):
         match kind:
             case "reasoning":
                 inner.append(html.fold("Reasoning", html.markdown(text)))
             case "answer":
                 inner.append(html.markdown(text))
                 lines.append(f"Model: {text}")
+            case "trace":
+                inner.append(tooltrace.fragment(trace))
+                lines.append(tooltrace.plain(trace))
             case _:
                 inner.append(html.note(html.text(text)))
                 lines.append(text)
     return page + _row("Model", "".join(inner)), "\n".join(lines)
 
 
-def _said(messages: list[Message], calls: bool) -> Iterator[tuple[str, str]]:
-    """(what, text) of what follows a question. calls: with the calls, which no trace tells."""
+def _said(messages: list[Message], traced: bool) -> Iterator[tuple[str, str]]:
+    """(what, text) of what follows a question. traced: a trace tells all calls at once, in the
+    place of the first; without one (an imported conversation) the messages tell them."""
+    told = not traced
+    if traced and not any(m.calls for m in messages):  # cut between calls: only words were kept
+        yield "trace", ""
+        told = True
     for message in messages:
         if message.role == "tool":
-            if calls:
+            if not traced:
                 yield "result", f"{message.name or 'tool'} → {_short(message.text)}"
             continue
         if message.reasoning:
             yield "reasoning", message.reasoning
         if message.text:
             yield "answer", message.text
-        for call in message.calls if calls else ():
+        if message.calls and not told:
+            yield "trace", ""
+            told = True
+        for call in () if traced else message.calls:
             yield "call", f"{call.name} {_short(call.arguments)}"
 
 

@@ -34,7 +34,9 @@ def fragment(trace: Sequence[ToolRecord], *, opened: bool = False) -> str:
         return ""
     rounds = groupby(trace, key=lambda record: record.round)
     body = "".join(_round(number, list(records)) for number, records in rounds)
-    return html.fold(_headline(trace), body, opened=opened)
+    return (
+        f'<div style="margin-bottom:8px">{html.fold(_headline(trace), body, opened=opened)}</div>'
+    )
 
 
 def plain(trace: Sequence[ToolRecord]) -> str:

@@ -726,7 +726,7 @@ def test_docs_mode_shows_the_same_on_every_run(
     assert pages[0]["text/plain"] == "round 1: ✓ double(n=4) · ok → 8\n\nIt is 8."
     histories = [command(tools, "history a") for _ in range(2)]
     assert histories[0] == histories[1]
-    assert "double(n=4) · ok" in histories[0]["text/plain"]
+    assert "double(n=4) · ok → 8\n" in histories[0]["text/plain"]
 
 
 def test_the_first_reply_says_how_long_loading_took(
@@ -794,6 +794,8 @@ def test_C21_values_of_options_are_completed(tools: InteractiveShell, script: Sc
 def test_the_chat_widget_takes_the_tools_of_its_line(tools: InteractiveShell) -> None:
     chat = tools.run_line_magic("llm", "chat --tools double -t 0 --no-think")
     assert [t.name for t in chat._port._tools] == ["double"]
+    chat = tools.run_line_magic("llm", "chat --trim --choices 'yes|no'")
+    assert chat._port._values["choices"] == ("yes", "no")
 
 
 def test_C3_help_names_the_options(shell: InteractiveShell) -> None:
