@@ -300,7 +300,7 @@ class Explorer {
     switch (op.o) {
       case "views": return this.heads(op);
       case "rows": return this.added(op);
-      case "ready": return this.draw();
+      case "ready": return this.redraw();
       case "open": return this.opened(op);
       case "busy": return this.started(op.text);
       case "live": return this.counted(op);
@@ -354,11 +354,17 @@ class Explorer {
   ended({ text, fault }) {
     this.busy = false;
     this.progress.textContent = "";
-    this.draw();
-    const inside = this.card.el.contains(document.activeElement);
-    if (this.card.open) this.tell(this.pane, this.card.i);
-    if (inside) this.card.enter();
+    this.redraw();
     this.say(text, fault);
+  }
+
+  // A card that is open says what is known now.
+  redraw() {
+    const { open, i } = this.card;
+    const inside = this.card.el.contains(document.activeElement);
+    this.draw();
+    if (open && this.pane.rows[i]) this.tell(this.pane, i);
+    if (inside) this.card.enter();
   }
 
   say(text, fault = false) {

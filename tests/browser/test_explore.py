@@ -4,9 +4,14 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
+
+from llm_magic.chat.scripted import Scripted
+from llm_magic.llm import LLM
+from llm_magic.ui.explore import Explorer
 
 from . import axe
 from .harness import Jupyter, Notebook
@@ -388,3 +393,94 @@ def test_in_notebook_7(notebook7: Jupyter, browser: Browser) -> None:
     own = "Cannot read properties of undefined (reading 'schema')"
     assert [error for error in page.errors if error != own] == []
     page.close()
+
+
+# ----------------------------------------------------------------------------- without Jupyter
+
+
+class Stage:
+    """The page's side alone: what it sends is kept, what it hears is given by hand."""
+
+    def __init__(self, browser: Browser) -> None:
+        llm = LLM(Scripted([["The", " quick", " fox"], [" a", " b", " c"]], model="fake"))
+        self.explorer = Explorer(llm.complete("Go", logprobs=5), llm)
+        self.heard: list[Any] = []
+        self.explorer.send = lambda message, buffers=None: self.heard.append(message)
+        self.page = browser.new_page()
+        state = {"state": self.explorer.state, "scale": self.explorer.scale}
+        self.page.evaluate(
+            """async ([source, state]) => {
+                const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+                const listeners = [];
+                window.sent = [];
+                window.hear = (message) => listeners.forEach((f) => f(message));
+                const model = {
+                    get: (name) => state[name], send: (message) => sent.push(message),
+                    on: (_, f) => listeners.push(f), off: () => listeners.splice(0),
+                };
+                const module = (await import(url)).default;
+                window.leave = module.render({ model, el: document.body });
+            }""",
+            [self.explorer._esm, state],
+        )
+        self.view = self.page.locator(".lmx")
+
+    def sent(self) -> list[Any]:
+        found: list[Any] = self.page.evaluate("sent.splice(0)")
+        return found
+
+    def answer(self, *skipped: int) -> None:
+        """Let the kernel answer what was sent; messages of these numbers get lost."""
+        for message in self.sent():
+            self.explorer._on_message(None, message, None)
+        self.explorer.wait(5)
+        self.page.wait_for_timeout(100)
+        heard, self.heard[:] = self.heard[:], []
+        for message in heard:
+            if message["seq"] not in skipped:
+                self.page.evaluate("(message) => hear(message)", message)
+
+
+@pytest.fixture
+def stage(browser: Browser) -> Iterator[Stage]:
+    made = Stage(browser)
+    yield made
+    made.page.close()
+
+
+def test_a_card_that_was_open_before_the_kernel_answered_is_filled(stage: Stage) -> None:
+    token(stage.view, 1).click()
+    expect(card(stage.view)).to_contain_text("The details of this token are with the kernel.")
+    stage.answer()
+    expect(card(stage.view).locator(".lmx-choice")).to_have_count(5)
+    expect(token(stage.view, 1)).to_be_focused()
+
+
+def test_a_page_that_missed_a_message_asks_for_everything(stage: Stage) -> None:
+    stage.answer()
+    choose(stage.view, 1)
+    stage.answer(1)
+    (again,) = stage.sent()
+    assert again["t"] == "hello"
+    stage.explorer._on_message(None, again, None)
+    stage.answer()
+    expect(tabs(stage.view)).to_have_count(2)
+    tabs(stage.view).nth(1).click()
+    expect(text(stage.view)).to_have_text(re.compile("^The.+ a b c$"))
+
+
+def test_a_kernel_that_is_silent_is_mentioned_and_what_was_saved_stands(stage: Stage) -> None:
+    expect(text(stage.view)).to_have_text("The quick fox")
+    expect(stage.view.locator(".lmx-status")).to_contain_text("The kernel does not answer")
+    stage.answer()
+    expect(stage.view.locator(".lmx-status")).to_be_empty()
+
+
+def test_a_view_that_is_closed_leaves_nothing_behind(stage: Stage) -> None:
+    stage.answer()
+    token(stage.view, 1).click()
+    expect(card(stage.view)).to_be_visible()
+    stage.page.evaluate("leave()")
+    expect(card(stage.view)).to_be_hidden()
+    stage.page.evaluate("hear({ seq: 99, ops: [] })")
+    assert stage.sent() == []
