@@ -158,9 +158,9 @@ class Reply:
         """
         return cast("Reply", _views().branch(self, i, alternative, **options))
 
-    def explore(self) -> Any:
-        """The live view: hover, keyboard, branching."""
-        return _views().explore(self)
+    def explore(self, **options: Any) -> Any:
+        """The live view: hover, keyboard, branching. Options: how branches are drawn."""
+        return _views().explore(self, **options)
 
 
 def _views() -> ModuleType:
