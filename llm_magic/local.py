@@ -466,7 +466,8 @@ def _template(engine: "Engine") -> "Template":
 
 
 def _constrainer(engine: "Engine") -> "Constrainer":
-    from .chat.constrain import Constrainer, Vocabulary
+    from .chat.constrain import Constrainer
+    from .chat.guides import Vocabulary
 
     tokenizer = engine.loaded().tokenizer
     tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_magic.chat.constrain import Constrainer, Vocabulary
+from llm_magic.chat.constrain import Constrainer
+from llm_magic.chat.guides import Vocabulary
 
 # ----------------------------------------------------------------------------- by hand
 

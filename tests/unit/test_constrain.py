@@ -9,7 +9,8 @@ import pytest
 import schemas
 from schemas import CONTROLS, END, REFUSED, TOKENS, allowed, constrainer, walk
 
-from llm_magic.chat.constrain import Constrainer, Late, Vocabulary
+from llm_magic.chat.constrain import Constrainer
+from llm_magic.chat.guides import Late, Vocabulary
 from llm_magic.chat.narrow import narrowed
 from llm_magic.chat.router import parse as parse_calls
 from llm_magic.chat.schema import as_schema

@@ -65,7 +65,8 @@ def _not_enum(values: Sequence[Any], schema: Any, look: Look, depth: int) -> Any
         return {"enum": left} if left else {"type": ["null", "string"]}
     if kinds <= {"integer", "number"}:
         return {"type": "number", "exclusiveMinimum": max(values)}
-    return {"type": [t for t in ("null", "boolean", "string") if t not in kinds]}
+    others = [t for t in ("null", "boolean", "string") if t not in kinds]
+    return {"type": others} if others else None
 
 
 def _not_required(names: Sequence[str], schema: Any, look: Look, depth: int) -> Any:
