@@ -266,7 +266,7 @@ def test_control_tokens_are_never_text():
     assert ord("<") in allowed(matcher.mask())
 
 
-def test_LC46_the_mask_shares_no_memory_between_requests():
+def test_the_mask_shares_no_memory_between_requests():
     one, two = guide(Choices(("a",))), guide(Choices(("b",)))
     mask = one.mask()
     two.mask()
