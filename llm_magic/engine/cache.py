@@ -85,6 +85,15 @@ class Slots:
         self.misses += len(ids) - n
         return slot, n
 
+    def share(self, source: Slot, target: Slot, n: int) -> None:
+        """Copy the first n positions of a slot to another one, which holds a beginning of them."""
+        new = n - len(target.ids)
+        target.ids.clear()  # after a copy that failed it holds neither the old nor the new
+        self._copy(source.index, target.index, n)
+        target.ids = source.ids[:n]
+        self.hits += new
+        self.misses -= new
+
     def touch(self, slot: Slot) -> None:
         self._clock += 1
         slot.used = self._clock

@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError
 from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, Token, Top, Usage
 from . import turns
-from .cache import Slot, Slots
+from .cache import Slot, Slots, common_prefix
 from .forward import F32, Forward
 from .gate import Gate
 from .generation import RUN_AHEAD as RUN_AHEAD
@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 STEP_SECONDS = 0.05  # aim for one step: cancels act, and running streams speak, this often
 MIN_CHUNK = 8
+MIN_SHARED = 16  # tokens of a common beginning that are worth waiting for and copying
 FIRST_CHUNK = 64  # rows of the first step of a model whose speed nobody knows yet
 PARK_SECONDS = 0.25  # a consumer that reads nothing for so long may lose its slot to those who wait
 MAX_SUMMARY = 20  # alternatives that a forward pass lists; more are found by the sampler
@@ -385,7 +386,7 @@ class Scheduler:
         Prompts share what is left evenly, so a short one is not kept behind a long one.
         """
         assert self._model is not None
-        runs = [r for r in self._active if r.readable]
+        runs = self._without_followers([r for r in self._active if r.readable])
         most = self._model.forward.max_rows
         batch = [(r, 1) for r in runs if len(r.ids) - r.done == 1][:most]
         prompts = [r for r in runs if len(r.ids) - r.done > 1]
@@ -398,6 +399,47 @@ class Scheduler:
                 batch.append((run, n))
                 room -= n
         return batch
+
+    def _without_followers(self, runs: list[_Run]) -> list[_Run]:
+        """Those that evaluate something now.
+
+        Several answers to one prompt, or to prompts with one beginning, come at once: the first one
+        evaluates the beginning, the others wait for it and get a copy.
+        """
+        out: list[_Run] = []
+        for run in runs:
+            leader, n = self._leader(run, out)
+            if leader is None or (leader.done >= n and self._follow(run, leader, n)):
+                out.append(run)
+        return out
+
+    def _leader(self, run: _Run, earlier: list[_Run]) -> tuple[_Run | None, int]:
+        """(who evaluates or has evaluated what this run begins with, how many tokens of it)"""
+        found, best = None, run.done + MIN_SHARED - 1
+        if not run.job.reuse or run.job.collect is not None or len(run.ids) <= best:
+            return None, 0
+        for other in earlier:
+            known = max(other.done, other.n_prompt)  # what was drawn last may never be evaluated
+            n = min(common_prefix(other.ids, run.ids), len(run.ids) - 1, known)
+            if n > best and other.done >= run.done:
+                found, best = other, n
+        return found, best
+
+    def _follow(self, run: _Run, leader: _Run, n: int) -> bool:
+        """Take over n tokens. False if that failed and the run has ended."""
+        assert self._slots is not None
+        assert leader.slot is not None
+        assert run.slot is not None
+        try:
+            self._slots.share(leader.slot, run.slot, n)
+        except Exception as e:
+            self._fail([(run, 0)], e)
+            return False
+        run.cached += n - run.done
+        run.done = n
+        if run.drawn == 0:
+            run.out.put(Prefill(n, run.n_prompt, run.cached))
+        return True
 
     def _chunk(self, collects: bool) -> int:
         """Rows of a step that take about STEP_SECONDS. All logits of a row cost more than a row."""

@@ -209,6 +209,95 @@ def test_a_queued_request_can_be_cancelled(start):
     assert all(4 not in slot[:1] for slot in forward.kv)  # they never ran
 
 
+# ----------------------------------------------------------------------------- common beginnings
+
+
+def at_once(scheduler, jobs):
+    """Submit before the owner can begin with any, and read all: (tokens, Finish) of each."""
+    gate = threading.Event()
+    threading.Thread(target=scheduler.call, args=(gate.wait,)).start()
+    streams = [scheduler.submit(j) for j in jobs]
+    gate.set()
+    found = [None] * len(streams)
+
+    def read(i):
+        items = list(streams[i])
+        found[i] = [t.id for t in items if isinstance(t, Token)], items[-1], items
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(len(streams))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_several_answers_to_one_prompt_evaluate_it_once(start):
+    scheduler, forward = start(n_ctx=256, max_rows=16)
+    prompt = [3 + i % 40 for i in range(100)]
+    found = at_once(scheduler, [job(prompt)] * 4)
+    assert all(ids == greedy(forward, prompt, 5) for ids, _, _ in found)
+    assert forward.rows == 100 + 3 + 4 * 4  # each evaluates the last token itself
+    assert sorted(finish.usage.cached for _, finish, _ in found) == [0, 99, 99, 99]
+    for _, finish, items in found:
+        fills = [i for i in items if isinstance(i, Prefill)]
+        assert fills[-1] == Prefill(100, 100, finish.usage.cached)
+        assert [f.done for f in fills] == sorted(f.done for f in fills)
+    assert scheduler.slots.hits == 3 * 99
+    assert scheduler.slots.misses == 100 + 3
+
+
+def test_a_common_beginning_is_evaluated_once_and_the_rest_by_each(start):
+    scheduler, forward = start(n_ctx=256, max_rows=16)
+    base = [3 + i % 40 for i in range(60)]
+    prompts = [[*base, 45, 46, 47], [*base[:40], *[48] * 30], [9] * 20, base[:20]]
+    found = at_once(scheduler, [job(p) for p in prompts])
+    for prompt, (ids, _, _) in zip(prompts, found, strict=True):
+        assert ids == greedy(forward, prompt, 5)
+    evaluated = 63 + 30 + 20 + 1
+    assert forward.rows == evaluated + 4 * 4
+
+
+def test_who_asks_for_a_cold_start_gets_one_and_short_beginnings_are_not_waited_for(start):
+    scheduler, forward = start(n_ctx=256, max_rows=16)
+    prompt = [3 + i % 40 for i in range(50)]
+    found = at_once(scheduler, [job(prompt), job(prompt, reuse=False), job([*prompt[:10], 47])])
+    assert [finish.usage.cached for _, finish, _ in found] == [0, 0, 0]
+    assert forward.rows == 50 + 50 + 11 + 3 * 4
+
+
+def test_followers_go_on_alone_when_their_leader_is_cancelled(start):
+    scheduler, forward = start(n_ctx=1024, max_rows=8, delay=0.001)
+    prompt = [3 + i % 40 for i in range(600)]
+    leader = scheduler.submit(job(prompt))
+    until(lambda: forward.steps > 3)
+    follower = scheduler.submit(job(prompt))
+    until(lambda: forward.steps > 10)
+    leader.cancel()
+    assert list(leader)[-1].reason == "cancelled"
+    assert tokens_of(follower) == greedy(forward, prompt, 5)
+    assert forward.rows < 700
+
+
+def test_a_follower_whose_copy_fails_fails_alone(start):
+    scheduler, forward = start(n_ctx=256, max_rows=16)
+    prompt = [3 + i % 40 for i in range(100)]
+
+    def fail(source, target, n):
+        raise MemoryError("no copy")
+
+    copy, scheduler.slots._copy = scheduler.slots._copy, fail
+    gate = threading.Event()
+    threading.Thread(target=scheduler.call, args=(gate.wait,)).start()
+    streams = [scheduler.submit(job(prompt)) for _ in range(2)]
+    gate.set()
+    assert tokens_of(streams[0]) == greedy(forward, prompt, 5)
+    with pytest.raises(EngineError, match="no copy"):
+        list(streams[1])
+    scheduler.slots._copy = copy
+    assert tokens_of(scheduler.submit(job(prompt))) == greedy(forward, prompt, 5)
+
+
 # ----------------------------------------------------------------------------- failures
 
 
@@ -361,6 +450,23 @@ def test_requests_beyond_the_slots_wait_park_and_say_the_same(llm):
     for stream, text in zip(reversed(streams), reversed(alone), strict=True):
         list(stream)
         assert stream.reply.text == text
+
+
+def test_answers_to_one_prompt_at_once_are_those_of_a_cold_engine(llm):
+    ids = random_ids(llm, 150, 77)
+    cold = llm.complete(ids, max_tokens=10, logprobs=2, reuse=False)
+    llm.complete(random_ids(llm, 150, 78), max_tokens=1)
+    streams = [llm.stream((*ids, i), max_tokens=10) for i in (40, 41, 42)]
+    streams.append(llm.stream(ids, max_tokens=10, logprobs=2))
+    for stream in streams:
+        list(stream)
+    said = streams[-1].reply
+    assert [(t.id, t.logprob, t.top) for t in said.tokens] == [
+        (t.id, t.logprob, t.top) for t in cold.tokens
+    ]
+    for i, stream in zip((40, 41, 42), streams, strict=False):
+        alone = llm.complete((*ids, i), max_tokens=10, reuse=False)
+        assert [t.id for t in stream.reply.tokens] == [t.id for t in alone.tokens]
 
 
 @pytest.mark.model
