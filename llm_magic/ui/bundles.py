@@ -45,6 +45,18 @@ class Look:
     json_tokens: int | None = JSON_TOKENS
 
 
+def suited(reply: Reply, look: Look) -> Look:
+    """The look for a reply alone, without the options of its cell: what a constraint made is no
+    Markdown, though it may look like it."""
+    match reply.parsed:
+        case None:
+            return look
+        case str():
+            return replace(look, format="text")
+        case _:
+            return replace(look, format="code", language="json")
+
+
 # Fragments and replies adapt to dark pages by these rules.
 DARK = logprobs.DARK | tokens.DARK
 

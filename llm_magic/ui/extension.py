@@ -9,7 +9,9 @@ import re
 from typing import Any
 
 from ..hub import hub
-from .magics import LLMMagics, complete
+from .commands import COMMANDS
+from .completion import complete
+from .magics import LLMMagics
 
 _NAME = "LLMMagics"  # where %config looks
 _TEXTS = "ask|compare|tokenize"  # commands that end with a text for the model
@@ -75,8 +77,11 @@ class Extension:
 
         if event.command.lstrip("%") != self.magics.magic_name:
             raise TryNext
-        talks = list(self.magics.talks.named)
-        return complete(event.text_until_cursor, event.symbol, shell.user_ns, talks)
+        magics = self.magics
+        return complete(
+            event.text_until_cursor, event.symbol, magics.parser()._option_string_actions, COMMANDS,
+            shell.user_ns, list(magics.talks.named),
+        )  # fmt: skip
 
 
 def load_ipython_extension(shell: Any) -> None:

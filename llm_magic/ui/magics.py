@@ -11,7 +11,7 @@ drawn.
 import argparse
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -218,6 +218,9 @@ class LLMMagics(Magics):  # type: ignore[misc]
         {{ name }}, with a blank on both sides, becomes the value of a variable: dots and indices
         work, calls do not, and all other braces stay as they are. \\{{ name }} is literal.
 
+        With --chat a cell is a turn of a conversation and replaces its turn when it runs again.
+        Where nobody tells which cell runs (nbconvert, a terminal), every run is a turn of its own.
+
         Tools are functions of the notebook with type hints; what they were called with and what
         came back is shown in the cell. A constrained answer is valid by construction; -o reply
         binds it, and reply.parsed is its Python value.
@@ -415,28 +418,3 @@ def _sections(words: str | None) -> frozenset[str]:
     if wrong := found - bundles.SECTIONS:
         raise UsageError(f"--show {', '.join(sorted(wrong))}: there are prompt, tokens and stats")
     return found
-
-
-def complete(
-    line: str, symbol: str, names: Mapping[str, Any] | None = None, talks: Sequence[str] = ()
-) -> list[str]:
-    """Completions for a line that begins with our magic: commands, options, and their values.
-
-    names: of the notebook. talks: names of conversations.
-    """
-    from .. import models
-
-    words = line.split()
-    before = words[:-1] if symbol and words and line.endswith(symbol) else words
-    last = before[-1] if before else ""
-    if last in ("-m", "--model", "load"):
-        return [row.name for row in models.known()]
-    if last in ("-f", "--format"):
-        return ["markdown", "text", "code"]
-    if last in ("--chat", "history", "reset", "undo", "fork", "export"):
-        return list(talks)
-    if last in ("--tools", "--schema", "--grammar", "--choices", "tools"):
-        return [name for name in names or () if not name.startswith("_")]
-    if len(before) <= 1 and not line.startswith("%%"):
-        return list(COMMANDS)
-    return list(LLMMagics.cell.parser._option_string_actions)

@@ -14,6 +14,7 @@ from .bundles import VENDOR as VENDOR
 from .bundles import Bundle, Fragment, Look, bundle
 from .bundles import from_output as from_output
 from .bundles import prompt_section as _prompt_section
+from .bundles import suited as suited
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def mimebundle(reply: Reply, include: Any = None, exclude: Any = None) -> Bundle:
     """What a notebook shows for a Reply that ends a cell."""
-    data = bundle(reply, current_look())
+    data = bundle(reply, suited(reply, current_look()))
     if include:
         data = {k: v for k, v in data.items() if k in include}
     return {k: v for k, v in data.items() if k not in (exclude or ())}

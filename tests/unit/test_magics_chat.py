@@ -170,6 +170,17 @@ def test_the_conversation_keeps_system_and_model_until_told_otherwise(
     assert said(script)[0] == ("system", "Usual")
 
 
+def test_a_conversation_survives_the_unloading_of_its_model(
+    shell: InteractiveShell, script: Scripted
+) -> None:
+    ask(shell, "--chat a -m fake", "One?", "c1")
+    hub.unload("fake")
+    other = Scripted(lambda request: "From the next.")
+    hub.add("fake", LLM(other))
+    ask(shell, "--chat a", "Two?", "c2")
+    assert said(other) == [("user", "One?"), ("assistant", "About 'One?'."), ("user", "Two?")]
+
+
 def test_options_are_those_of_one_turn(shell: InteractiveShell, script: Scripted) -> None:
     ask(shell, "--chat a -t 0 -n 9 --seed 4 --trim --no-think", "One?")
     first = script.requests[-1]
@@ -638,6 +649,17 @@ def test_wrong_constraints_are_refused_before_anything_is_generated(
     assert script.requests == []
 
 
+def test_a_bound_reply_is_shown_as_what_it_is_also_alone() -> None:
+    reply = llm_magic.Reply('{"a_b_c": "*x*"}', parsed={"a_b_c": "*x*"})
+    page = reply._repr_mimebundle_()
+    assert "<em>" not in page["text/html"]
+    assert page["text/markdown"].startswith("```json\n")
+    again = llm_magic.Reply.from_dict(page[VENDOR])._repr_mimebundle_()
+    assert again["text/html"] == page["text/html"]
+    page = llm_magic.Reply("*x*", parsed="*x*")._repr_mimebundle_()
+    assert "<em>" not in page["text/html"]
+
+
 def test_a_cut_answer_has_no_value_and_says_so(
     shell: InteractiveShell, script: Scripted, answers: Answers
 ) -> None:
@@ -789,6 +811,7 @@ def test_C21_values_of_options_are_completed(tools: InteractiveShell, script: Sc
     assert "planning" in of("%%llm --chat pl")
     assert "planning" in of("%llm history pl")
     assert "--schema" in of("%%llm --sc")
+    assert "required" in of("%%llm --tool-choice re")
 
 
 def test_the_chat_widget_takes_the_tools_of_its_line(tools: InteractiveShell) -> None:
