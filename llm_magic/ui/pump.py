@@ -87,6 +87,9 @@ class Pump:
 
     def close(self) -> None:
         """End the thread; an answer in the making is cancelled."""
+        with self._lock:
+            if self._thread is None:
+                return  # and none may be started: widgets are closed when the interpreter ends, too
         self.submit({"t": "stop"})
         self._inbox.put(_CLOSE)
 

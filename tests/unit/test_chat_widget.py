@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -566,6 +568,23 @@ def test_a_closed_chat_leaves_no_thread() -> None:
     pump.close()
     thread.join(3)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("use", ["", "chat.say('hello'); chat.wait(20)"])
+def test_a_chat_does_not_hold_the_interpreter_back_when_it_ends(use: str) -> None:
+    """Widgets are closed then, too: no thread may be started for it, it would never run."""
+    code = f"""
+import llm_magic
+from llm_magic.chat.scripted import Scripted
+from llm_magic.llm import LLM
+chat = llm_magic.Chat(LLM(Scripted(lambda request: "Yes.")))
+{use}
+print(chat)
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "turn" in ended.stdout
 
 
 def test_a_text_that_cannot_be_rendered_is_shown_as_it_is() -> None:
