@@ -21,11 +21,12 @@ WIDTH = 24  # column of the annotations
 # What to read first, by folder; what is not named here follows in alphabetical order.
 ORDER = {
     "": "events.py errors.py utf8.py provider.py models engine chat local.py remote.py serve.py "
-    "llm.py hub.py bench.py __main__.py ui",
+    "llm.py hub.py bench __main__.py ui",
+    "bench": "report.py subjects.py worker.py measure.py notebook.py random_model.py command.py",
     "models": "table.py cache.py wheels.py web.py",
     "engine": "gguf.py quants.py vocabulary.py pretokenizers.py spm.py specials.py tokenizer.py "
-    "arch.py forward.py model.py kernels cache.py sampling.py gate.py scheduler.py device.py "
-    "load.py",
+    "arch.py forward.py model.py kernels cache.py sampling.py gate.py generation.py turns.py "
+    "scheduler.py device.py load.py",
     "engine/kernels": "targets.py layout.py memory.py team.py forward.py c",
     "engine/kernels/c": "entry.c step.h weights.h acts.h matmul.h attention.h summary.h pack.h "
     "vec.h",
