@@ -93,7 +93,7 @@ class Hub:
         try:
             local.wait(say)
         except KeyboardInterrupt:
-            local.close()
+            local.close(wait=False)
             raise
         finally:
             with self._lock:

@@ -132,8 +132,9 @@ class Local:
     def closed(self) -> bool:
         return self._engine.closed
 
-    def close(self) -> None:
-        self._engine.close()
+    def close(self, wait: bool = True) -> None:
+        """Free the model. wait: until it is free; without, it stops loading at its next step."""
+        self._engine.close(wait)
 
     def grow(self, ctx: int | None, slots: int | None, threads: int | None) -> None:
         """More context, slots or threads for the same weights; less changes nothing."""

@@ -65,6 +65,7 @@ class Engine:
         self.gate = gate or Gate()
         self.progress: Progress | None = None
         self._loaded: Loaded | None = None
+        self._given_up = False
         self.scheduler = Scheduler(self._load, self.gate)
 
     @property
@@ -81,8 +82,10 @@ class Engine:
             raise NotLoadedError("the model was unloaded; load it again with llm_magic.load()")
         return self._loaded
 
-    def close(self) -> None:
-        self.scheduler.close()
+    def close(self, wait: bool = True) -> None:
+        """Free everything, also while it is being loaded. See Scheduler.close."""
+        self._given_up = True
+        self.scheduler.close(wait)
         self._loaded = None
 
     def grow(self, n_ctx: int | None, n_slots: int | None, threads: int | None) -> None:
@@ -100,6 +103,8 @@ class Engine:
     # ------------------------------------------------------------------ the owner thread
 
     def _say(self, stage: str, done: int, total: int) -> None:
+        if self._given_up:  # nobody waits for it any more: stop at the next step
+            raise NotLoadedError("loading was interrupted")
         self.progress = Progress(stage, done, total)
 
     def _load(self) -> Model:
@@ -121,6 +126,7 @@ class Engine:
     def _open(self) -> Loaded:
         self._say("load", 0, 0)
         where = device.prepare(self.options.device)
+        self._say("load", 0, 0)
         with open_gguf(self.path) as gguf:
             check_supported(gguf)
             config = arch.read_config(
@@ -129,6 +135,7 @@ class Engine:
             tokenizer = build_tokenizer(
                 gguf.metadata, cache_dir=cache_dir() / "tokenizers", configs=_configs(self.path)
             )
+            self._say("load", 0, 0)
             forward = self._forward(gguf, config, where)
             return Loaded(
                 forward=forward,

@@ -191,10 +191,15 @@ class Scheduler:
 
         self.call(grow)
 
-    def close(self) -> None:
-        """Stop the thread and free the model. Running requests fail. Idempotent."""
+    def close(self, wait: bool = True) -> None:
+        """Stop the thread and free the model. Running requests fail. Idempotent.
+
+        wait: return when that is done; without, it is done soon.
+        """
         self._closed = True
         self._inbox.put(None)
+        if not wait:
+            return
         if self._pid == os.getpid() and threading.current_thread() is not self._thread:
             with self._gate.lend():
                 self._thread.join()

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,8 @@ from toy import toy_gguf
 
 import llm_magic
 from llm_magic import errors
+from llm_magic.engine import load as engine_load
+from llm_magic.engine.tokenizer import build_tokenizer
 from llm_magic.events import Delta, Finish, Message, Prefill
 from llm_magic.hub import hub
 
@@ -301,6 +304,41 @@ def test_a_cell_compiles_and_captures_with_tinygrad_beside_loads(toy_path):
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
     )
     assert done.stdout == "12 1 [] True\n", done.stdout + done.stderr
+
+
+def test_B109_an_interrupt_during_a_load_is_answered_at_once(tmp_path, monkeypatch):
+    """The load itself stops at its next step and leaves neither a model nor a thread."""
+    path = str(toy_gguf(tmp_path / "slow.gguf"))
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(*args, **options):
+        began.set()
+        assert go_on.wait(60)
+        return build_tokenizer(*args, **options)
+
+    def interrupt():
+        assert began.wait(60)
+        times.append(time.perf_counter())
+        signal.raise_signal(signal.SIGINT)  # handled by the main thread
+
+    monkeypatch.setattr(engine_load, "build_tokenizer", slow)
+    monkeypatch.setattr(engine_load.Engine, "_forward", lambda *_: went_on.append(1))
+    times, went_on = [], []
+    threads = set(threading.enumerate())
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        llm_magic.load(path)
+    assert time.perf_counter() - times[0] < 1
+    assert hub.get(path) is None
+    go_on.set()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not went_on
+    monkeypatch.undo()
+    again = llm_magic.load(path)
+    assert again.complete("a b", max_tokens=2).tokens
+    again.unload()
 
 
 def test_the_first_reply_tells_how_long_loading_took(tmp_path):
