@@ -22,17 +22,22 @@ class Talks:
         self.named = Conversations()
         self.models: dict[str, str] = {}  # who answers in each, by the name that was asked for
         self.latest: str | None = None  # the one that was used last
-        self._cell: str | None = None
+        self._cells: list[str | None] = []  # that run now, the innermost last
         self._asked: Counter[str] = Counter()
 
     def enter(self, cell: str | None) -> None:
-        """A cell begins to run; None: nobody knows which."""
-        self._cell = cell
-        self._asked.clear()
+        """A cell begins to run; None: nobody knows which. What a cell runs in its turn (`%run`,
+        `run_cell`) belongs to it."""
+        if cell is not None or not self._cells:
+            self._cells = [cell]
+            self._asked.clear()
+        else:
+            self._cells.append(self._cells[-1])
 
     def leave(self) -> None:
         """The cell has ended."""
-        self.enter(None)
+        if self._cells:  # else the cell that loaded the extension, which nobody saw begin
+            self._cells.pop()
 
     def open(self, name: str, make: Callable[[], Conversation], new: bool = False) -> Conversation:
         """The conversation of that name, made where there is none; new: made in any case."""
@@ -46,11 +51,12 @@ class Talks:
         A cell may ask more than once (`%llm ask` in a loop): only the same place in the same cell
         is the same question.
         """
-        if self._cell is None:
+        cell = self._cells[-1] if self._cells else None
+        if cell is None:
             return None
         self._asked[name] += 1
         n = self._asked[name]
-        return self._cell if n == 1 else f"{self._cell} {n}"
+        return cell if n == 1 else f"{cell} {n}"
 
     def find(self, name: str | None) -> tuple[str, Conversation]:
         """The conversation of that name, or the one used last. RequestError when there is none."""

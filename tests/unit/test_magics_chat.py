@@ -145,6 +145,13 @@ def test_one_cell_may_ask_more_than_once(shell: InteractiveShell, script: Script
         assert users == ["x", "y", "z"]
 
 
+def test_what_a_cell_runs_belongs_to_it(shell: InteractiveShell, script: Scripted) -> None:
+    code = "get_ipython().run_cell('%llm ask --chat a one')\n%llm ask --chat a two\n"
+    for _ in range(2):
+        shell.run_cell(code, store_history=True, cell_id="outer").raise_error()
+        assert [text for role, text in said(script) if role == "user"] == ["one", "two"]
+
+
 def test_new_begins_anew(shell: InteractiveShell, script: Scripted) -> None:
     ask(shell, "--chat a -s Old", "One?", "c1")
     ask(shell, "--chat a --new", "Two?", "c2")
