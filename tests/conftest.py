@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the two real models, the references, and what is required to be there."""
+"""Fixtures of all tests: the two real models, the references, what is required to be there."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ REQUIRED = frozenset(filter(None, os.environ.get("LLM_MAGIC_REQUIRE", "").split(
 
 
 def missing(what: str, how: str) -> None:
-    """Skip with the way to install it, or fail where LLM_MAGIC_REQUIRE says that it must be there."""
+    """Skip with the way to install it; fail where LLM_MAGIC_REQUIRE says it must be there."""
     if what in REQUIRED:
         pytest.fail(f"{what} is required here but missing: {how}", pytrace=False)
     pytest.skip(f"{what} not found: {how}")

@@ -1,1 +1,4 @@
-"""Text and roles: templates, reasoning, tool calls, constraints, history. Never tinygrad, never IPython."""
+"""Text and roles: templates, reasoning, tool calls, constraints, history.
+
+Never tinygrad, never IPython.
+"""

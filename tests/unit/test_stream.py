@@ -1,12 +1,14 @@
 """Streams over scripted tokens: events, stop strings, errors, interrupts, defaults."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from llm_magic.chat.scripted import Scripted
+from llm_magic.chat.syntax import SYNTAXES
 from llm_magic.errors import EngineError, Interrupted, RequestError
-from llm_magic.events import Delta, Finish, Message, Prefill, Sampling
+from llm_magic.events import CallDelta, Delta, Finish, Message, Prefill, Sampling
 from llm_magic.llm import CHAT, COMPLETE, LLM, interruptible
 
 
@@ -179,3 +181,50 @@ def test_LC69_empty_stop_strings_are_ignored():
     model, provider = llm("a b")
     assert model.complete("x", stop=["", "zzz"]).text == "a b"
     assert provider.requests[0].sampling.stop == ("zzz",)
+
+
+def test_LC40_LC8_records_of_the_stream_are_those_of_the_reply_also_while_text_is_held():
+    model, _ = llm(["one", " sto", "n", "e", " two"])
+    with model.stream("x", stop=["stop"], logprobs=2) as stream:
+        deltas = [e for e in stream if isinstance(e, Delta)]
+    assert stream.reply.text == "one stone two"
+    assert [t for d in deltas for t in d.tokens] == list(stream.reply.tokens)
+    assert all(len(t.top) == 2 for t in stream.reply.tokens)
+    off, _ = llm("one two")
+    assert all(t.top == () for t in off.complete("x").tokens)  # LC-40: off by default
+
+
+def test_LC40a_a_character_in_two_tokens_is_whole_and_its_records_keep_their_bytes():
+    class Halves(Scripted):
+        def stream(self, request):
+            stream = super().stream(request)
+            emoji = "😀".encode()
+            play = stream._source
+            halves = zip(play._items, (emoji[:2], emoji[2:]), strict=True)
+            play._items = [replace(t, bytes=b) for t, b in halves]
+            return stream
+
+    with LLM(Halves([["a", "b"]])).stream("x") as stream:
+        texts = [e.text for e in stream if isinstance(e, Delta)]
+    assert texts == ["😀"]
+    assert b"".join(t.bytes for t in stream.reply.tokens).decode() == "😀"
+
+
+def test_LC60_streams_with_chat_and_tools_give_text_and_calls_apart():
+    answer = 'Let me look. <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    provider = Scripted([answer], syntax=SYNTAXES["hermes"])
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with LLM(provider).stream([Message("user", "hi")], tools=tools) as stream:
+        events = list(stream)
+    assert stream.reply.text.strip() == "Let me look."
+    assert [(c.name, c.arguments) for c in stream.reply.calls] == [("f", '{"a": 1}')]
+    assert events[-1].reason == "tool_calls"
+    assert any(isinstance(e, CallDelta) for e in events)
+
+
+def test_TG51_a_message_with_calls_only_has_no_content():
+    answer = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    provider = Scripted([answer, "words"], syntax=SYNTAXES["hermes"])
+    message = LLM(provider).chat("hi", tools=[{"name": "f"}]).message
+    assert (message.content, message.reasoning, len(message.calls)) == (None, "", 1)
+    assert LLM(provider).chat("hi").message.calls == ()
