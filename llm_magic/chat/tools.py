@@ -9,6 +9,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, overload
 
 from ..errors import RequestError, SchemaError, ToolError
@@ -49,7 +50,8 @@ class Tool:
         if not isinstance(arguments, dict):
             return ["the arguments must be a JSON object"]
         validator = jsonschema.Draft202012Validator(self.spec.parameters)
-        errors = sorted(validator.iter_errors(arguments), key=lambda e: list(map(str, e.path)))
+        errors = [e for e in validator.iter_errors(arguments) if not _is_multiple(e)]
+        errors.sort(key=lambda e: list(map(str, e.path)))
         return [
             ".".join(map(str, ["arguments", *e.absolute_path])) + f": {e.message}" for e in errors
         ]
@@ -58,6 +60,15 @@ class Tool:
         """Call the function with valid arguments, converted to the types that it declares."""
         values = {k: from_json(self.hints.get(k, Any), v) for k, v in arguments.items()}
         return self(**values)
+
+
+def _is_multiple(error: Any) -> bool:
+    """Whether a number was found to be no multiple of another only because floats are binary:
+    0.58 is one of 0.01, but 0.58 / 0.01 is not whole."""
+    if error.validator != "multipleOf":
+        return False
+    value, step = Decimal(repr(error.instance)), Decimal(repr(error.validator_value))
+    return value % step == 0
 
 
 @overload

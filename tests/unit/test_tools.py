@@ -380,6 +380,13 @@ def test_wrong_arguments_are_results_that_say_so(arguments, said):
     assert record.result.startswith("Error: ")
 
 
+def test_multiples_are_decimal():
+    price = {"type": "number", "multipleOf": 0.01}
+    tool = as_tool({"name": "pay", "parameters": {"type": "object", "properties": {"x": price}}})
+    assert tool.problems({"x": 0.58}) == []
+    assert tool.problems({"x": 0.585}) == ["arguments.x: 0.585 is not a multiple of 0.01"]
+
+
 def test_LC68_an_empty_argument_text_is_an_empty_object():
     assert run(lambda_named("f", lambda: "done"), "").result == "done"
 
