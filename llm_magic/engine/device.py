@@ -29,7 +29,7 @@ from typing import Any
 from llm_magic.errors import CompilerError, DeviceError
 from llm_magic.models.cache import cache_dir
 
-INSTALL_COMPILER = "pip install llm-magic[cpu]"
+INSTALL_COMPILER = "pip install 'llm-magic[cpu]'"  # quoted: zsh takes brackets for a pattern
 SYSTEM = platform.system()
 PATIENCE = 600.0  # seconds for what user code compiles meanwhile
 

@@ -12,7 +12,7 @@ import pytest
 from llm_magic.engine import device
 
 LINUX = platform.system() == "Linux"
-ZIG = pytest.mark.skipif(device._zig_command() is None, reason="pip install llm-magic[cpu]")
+ZIG = pytest.mark.skipif(device._zig_command() is None, reason=device.INSTALL_COMPILER)
 
 
 def run(code: str, *, fails: bool = False, **env: str | None) -> str:
@@ -301,7 +301,7 @@ def test_no_compiler_says_what_to_install(fresh):
     )
     last = out.splitlines()[-1]
     assert "CompilerError" in last
-    assert "pip install llm-magic[cpu]" in last
+    assert "pip install 'llm-magic[cpu]'" in last
     assert "$CC: not set" in last
     assert "clang not found" in last
 
