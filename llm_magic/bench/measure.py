@@ -341,7 +341,7 @@ def _settings(threads: int, rounds: int) -> dict[str, str]:
         "threads": str(threads),
         "context": f"{CTX} tokens a stream",
         "KV cache": "f16",
-        "decode": f"{TOKENS} tokens, greedy",
+        "decode": f"{TOKENS} tokens, of streams {CROWD_TOKENS} each, greedy",
         "prompts": "random ids, new in each round, never cached",
         "rounds": f"{rounds} after a rehearsal, the best counts",
     }
