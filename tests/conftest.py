@@ -2,9 +2,14 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
+
+# A job in the background of a shell inherits an ignored SIGINT, and interrupts are part of what is
+# tested: here and in the kernels that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, os.environ.get("LLM_MAGIC_REQUIRE", "").split(",")))
