@@ -343,11 +343,12 @@ def test_killed_in_the_middle_leaves_nothing_complete(index: Path, own_cache: Pa
 def python(code: str, index: Path) -> "subprocess.Popen[bytes]":
     """A process that knows the toy model as this one does."""
     row = index / "test_models_row.py"
-    row.write_text(
-        "from llm_magic import models\nfrom llm_magic.models import table\n"
-        "from llm_magic.models.table import Packaged, Wheel\n"
-        f"table.PACKAGED = models.PACKAGED = ({table.PACKAGED[0]!r},)\n"
-    )
+    if not row.exists():  # an earlier process may be reading it
+        row.write_text(
+            "from llm_magic import models\nfrom llm_magic.models import table\n"
+            "from llm_magic.models.table import Packaged, Wheel\n"
+            f"table.PACKAGED = models.PACKAGED = ({table.PACKAGED[0]!r},)\n"
+        )
     env = os.environ | {"PYTHONPATH": str(index)}
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], env=env)
 
