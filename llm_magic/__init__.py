@@ -38,20 +38,23 @@ def load(
     slots: int | None = None,
     threads: int | None = None,
     device: str | None = None,
+    cache_mb: int | None = None,
     on_progress: Any = None,
 ) -> "LLM":
     """Load a model, or share it if it is loaded: a name, a .gguf path, a folder,
     `owner/repo[:file]`.
 
     ctx: context in tokens (default 4096, at most the model's own). slots: conversations kept in the
-    KV cache (4). threads: CPU threads (all cores). device: a tinygrad device (CPU). on_progress:
-    called with events.Progress while downloading, loading and compiling.
+    KV cache (4). threads: CPU threads (all cores). device: a tinygrad device (CPU). cache_mb: most
+    megabytes of cache that conversations keep while nobody continues them (all that the slots
+    hold). on_progress: called with events.Progress while downloading, loading and compiling.
     """
     from .hub import hub
 
     return hub.load(
-        model, ctx=ctx, slots=slots, threads=threads, device=device, on_progress=on_progress
-    )
+        model, ctx=ctx, slots=slots, threads=threads, device=device, cache_mb=cache_mb,
+        on_progress=on_progress,
+    )  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -52,17 +52,20 @@ class Hub:
         slots: int | None = None,
         threads: int | None = None,
         device: str | None = None,
+        cache_mb: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> LLM:
         """The LLM of that name; loads it if nobody has yet, else shares it.
 
         ctx: context in tokens (4096, or the model's own limit if that is less). slots:
         conversations kept in the KV cache (4). threads: CPU threads (all cores the process may
-        use). device: a tinygrad device (CPU). Asking a loaded model for more of these grows it; for
-        less, changes nothing. Raises what models.resolve and the engine raise; a failed load leaves
-        nothing behind.
+        use). device: a tinygrad device (CPU). cache_mb: megabytes of KV cache that conversations
+        may keep while nobody continues them (all that the slots hold). Asking a loaded model for
+        more of these grows it; for less, changes nothing. Raises what models.resolve and the
+        engine raise; a failed load leaves nothing behind.
         """
-        for what, value in (("ctx", ctx), ("slots", slots), ("threads", threads)):
+        sizes = {"ctx": ctx, "slots": slots, "threads": threads, "cache_mb": cache_mb}
+        for what, value in sizes.items():
             if value is not None and (type(value) is not int or value < 1):
                 raise RequestError(f"{what} is {value!r}; it must be a whole number, 1 or more")
         self._after_fork()
@@ -78,11 +81,12 @@ class Hub:
             local = self._loading.get(key)
             if entry is None and local is None:
                 local = Local(
-                    resolved.name, Path(resolved.path), ctx, slots, threads, device, self.gate
-                )
+                    resolved.name, Path(resolved.path), ctx, slots, threads, device, self.gate,
+                    cache_mb,
+                )  # fmt: skip
                 self._loading[key] = local
         if entry is not None:
-            entry.llm.provider.grow(ctx, slots, threads)  # type: ignore[attr-defined]
+            entry.llm.provider.grow(ctx, slots, threads, cache_mb)  # type: ignore[attr-defined]
             entry.names.add(name)
             return entry.llm
         assert local is not None

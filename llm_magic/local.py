@@ -82,10 +82,12 @@ class Local:
         threads: int | None = None,
         device: str | None = None,
         gate: "Gate | None" = None,
+        cache_mb: int | None = None,
     ) -> None:
         from .engine.load import Engine, Options
 
-        options = Options(ctx or DEFAULT_CTX, slots or DEFAULT_SLOTS, threads, device)
+        sizes = (ctx or DEFAULT_CTX, slots or DEFAULT_SLOTS)
+        options = Options(*sizes, threads, device, _bytes(cache_mb))
         self.model = name
         self.path = path
         self._began: float | None = time.perf_counter()
@@ -136,9 +138,15 @@ class Local:
         """Free the model. wait: until it is free; without, it stops loading at its next step."""
         self._engine.close(wait)
 
-    def grow(self, ctx: int | None, slots: int | None, threads: int | None) -> None:
-        """More context, slots or threads for the same weights; less changes nothing."""
-        self._engine.grow(ctx, slots, threads)
+    def grow(
+        self,
+        ctx: int | None,
+        slots: int | None,
+        threads: int | None,
+        cache_mb: int | None = None,
+    ) -> None:
+        """More context, slots, threads or kept cache for the same weights; less changes nothing."""
+        self._engine.grow(ctx, slots, threads, _bytes(cache_mb))
 
     def status(self) -> Status:
         engine = self._engine
@@ -439,6 +447,10 @@ class Local:
 
     def embed(self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True) -> Any:
         raise UnsupportedError("embed")
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * 1_000_000
 
 
 def _wait(future: "Future[Any]", seconds: float) -> bool:

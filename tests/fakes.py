@@ -66,6 +66,11 @@ class FakeForward:
         self.copied += n
         self.kv[target][:n] = self.kv[source][:n]
 
+    position_bytes = 10
+
+    def forget(self, slot):
+        self.kv[slot] = [None] * self.n_ctx
+
     def resize(self, n_ctx, n_slots):
         self.kv = [row + [None] * (n_ctx - len(row)) for row in self.kv]
         self.kv += [[None] * n_ctx for _ in range(n_slots - len(self.kv))]

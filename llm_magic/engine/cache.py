@@ -30,12 +30,20 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 class Slots:
     """The slots of one engine.
 
-    copy(source, target, n) moves a prefix between slots in the forward pass.
+    copy(source, target, n) moves a prefix between slots in the forward pass; forget(slot) gives the
+    memory of one back. budget: positions that slots which nobody uses may hold together; None: all.
     """
 
-    def __init__(self, n: int, copy: Callable[[int, int, int], None]) -> None:
+    def __init__(
+        self,
+        n: int,
+        copy: Callable[[int, int, int], None],
+        forget: Callable[[int], None] = lambda slot: None,
+        budget: int | None = None,
+    ) -> None:
         self._slots = [Slot(i) for i in range(n)]
-        self._copy = copy
+        self._copy, self._forget = copy, forget
+        self._budget = budget
         self._clock = 0
         self.hits = 0  # prompt tokens that were found in the cache
         self.misses = 0  # prompt tokens that had to be evaluated
@@ -109,6 +117,25 @@ class Slots:
     def release(self, slot: Slot) -> None:
         slot.busy = False
         self.touch(slot)
+        self._keep()
+
+    def allow(self, budget: int | None) -> None:
+        """A larger budget; a smaller one changes nothing."""
+        if self._budget is not None:
+            self._budget = None if budget is None else max(budget, self._budget)
+
+    def _keep(self) -> None:
+        """Forget slots that nobody uses, least recently used first, until the rest is in budget."""
+        if self._budget is None:
+            return
+        idle = sorted((s for s in self._slots if not s.busy and s.ids), key=lambda s: s.used)
+        spare = sum(len(s.ids) for s in idle) - self._budget
+        for slot in idle:
+            if spare <= 0:
+                return
+            spare -= len(slot.ids)
+            slot.ids.clear()
+            self._forget(slot.index)
 
     def grow(self, n: int) -> None:
         self._slots.extend(Slot(i) for i in range(len(self._slots), n))

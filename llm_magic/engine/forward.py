@@ -52,6 +52,13 @@ class Forward(Protocol):
     def resize(self, n_ctx: int, n_slots: int) -> None:
         """Grow the KV cache, keeping what is in it. Sizes never shrink."""
 
+    def forget(self, slot: int) -> None:
+        """What this slot holds is not needed any more: give its memory back, where it can be."""
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of the cache that one position of one slot takes."""
+
     @property
     def memory_bytes(self) -> int:
         """Weights and KV cache that are really allocated."""

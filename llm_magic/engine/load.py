@@ -28,12 +28,16 @@ PORTABLE = "portable"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to load. threads None: all cores the process may use. device None: CPU."""
+    """How to load. threads None: all cores the process may use. device None: CPU.
+
+    cache_bytes: see scheduler.Model.
+    """
 
     n_ctx: int
     n_slots: int
     threads: int | None = None
     device: str | None = None
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,14 @@ class Engine:
         self.scheduler.close(wait)
         self._loaded = None
 
-    def grow(self, n_ctx: int | None, n_slots: int | None, threads: int | None) -> None:
-        """Ask for at least so much; see Scheduler.resize."""
+    def grow(
+        self,
+        n_ctx: int | None,
+        n_slots: int | None,
+        threads: int | None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        """Ask for at least so much; see Scheduler.resize. None: what there is is enough."""
         forward = self.loaded().forward
         limit = self.loaded().config.n_ctx_train
         ctx = min(n_ctx or 0, limit)
@@ -99,6 +109,8 @@ class Engine:
         if threads is not None and threads > self.loaded().threads and set_threads is not None:
             self.scheduler.call(lambda: set_threads(threads))
             self._loaded = replace(self.loaded(), threads=threads)
+        if cache_bytes is not None:
+            self.scheduler.allow(cache_bytes)
 
     # ------------------------------------------------------------------ the owner thread
 
@@ -121,6 +133,7 @@ class Engine:
             n_vocab=loaded.config.n_tokens,
             end_ids=loaded.tokenizer.end_ids,
             token_bytes=loaded.tokenizer.token_bytes,
+            cache_bytes=self.options.cache_bytes,
         )
 
     def _open(self) -> Loaded:

@@ -97,6 +97,13 @@ class Portable:
         return self._embedding is None
 
     @property
+    def position_bytes(self) -> int:
+        return 2 * self.config.n_layers * self.config.kv_dim * 4
+
+    def forget(self, slot: int) -> None:
+        """See `Forward.forget`. The memory stays: programs are bound to it."""
+
+    @property
     def memory_bytes(self) -> int:
         """Weights and KV cache; on the CPU, the filled part of the cache: the rest is not there."""
         if self.closed:
@@ -104,8 +111,7 @@ class Portable:
         weights = sum(array.nbytes for array in self._weights.all())
         if self.device != "CPU":
             return weights + sum(array.nbytes for cache in self._caches for array in cache.all())
-        per_position = 2 * self.config.n_layers * self.config.kv_dim * 4
-        return weights + per_position * sum(self._filled)
+        return weights + self.position_bytes * sum(self._filled)
 
     # ------------------------------------------------------------------ programs
 

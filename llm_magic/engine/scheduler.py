@@ -109,12 +109,21 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the owner thread needs of a loaded model."""
+    """What the owner thread needs of a loaded model.
+
+    n_vocab: of the tokenizer: ids from here on are never drawn. cache_bytes: what conversations
+    that nobody continues may keep of the KV cache; None: all that its slots hold.
+    """
 
     forward: Forward
-    n_vocab: int  # of the tokenizer: ids from here on are never drawn
+    n_vocab: int
     end_ids: frozenset[int]
     token_bytes: Callable[[int], bytes]
+    cache_bytes: int | None = None
+
+    def positions(self, cache_bytes: int | None) -> int | None:
+        """How many tokens that many bytes of cache hold."""
+        return None if cache_bytes is None else cache_bytes // self.forward.position_bytes
 
 
 class Scheduler:
@@ -191,6 +200,15 @@ class Scheduler:
 
         self.call(grow)
 
+    def allow(self, cache_bytes: int | None) -> None:
+        """Let conversations that nobody continues keep more of the cache; less changes nothing."""
+
+        def grow() -> None:
+            assert self._slots is not None
+            self._slots.allow(self._loaded().positions(cache_bytes))
+
+        self.call(grow)
+
     def close(self, wait: bool = True) -> None:
         """Stop the thread and free the model. Running requests fail. Idempotent.
 
@@ -256,7 +274,9 @@ class Scheduler:
             assert self._loader is not None
             model, self._loader = self._loader(), None  # the loader may hold what close must free
             self._model = model
-            self._slots = Slots(model.forward.n_slots, model.forward.copy)
+            forward, budget = model.forward, model.positions(model.cache_bytes)
+            self._slots = Slots(forward.n_slots, forward.copy, forward.forget, budget)
+            del forward
         except BaseException as e:
             self._closed = True
             self.ready.set_exception(e)

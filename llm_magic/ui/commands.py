@@ -48,7 +48,7 @@ def load(nb: Notebook, rest: str) -> None:
     """Load a model and use it from now on."""
     parser = command_parser(nb, "load")
     parser.add_argument("name", nargs="?")
-    for option in ("--ctx", "--slots", "--threads"):
+    for option in ("--ctx", "--slots", "--threads", "--cache-mb"):
         parser.add_argument(option, type=int)
     parser.add_argument("--device")
     given = parse(nb, parser, rest)
@@ -56,7 +56,7 @@ def load(nb: Notebook, rest: str) -> None:
     screen = live.screen(nb.shell, nb.look(), name)
     start = time.monotonic()
     llm = nb.load(name, screen, ctx=given.ctx, slots=given.slots, threads=given.threads,
-                  device=given.device)  # fmt: skip
+                  device=given.device, cache_mb=given.cache_mb)  # fmt: skip
     nb.model = name
     screen.say(status.loaded(llm, time.monotonic() - start, steady=nb.docs_mode))
 
@@ -350,7 +350,9 @@ def _reply(nb: Notebook, name: str | None) -> Reply:
 COMMANDS = {
     "ask": Command(ask, "[options of %%llm] TEXT", "answer one line"),
     "load": Command(
-        load, "[NAME] [--ctx N] [--slots N] [--threads N] [--device D]", "load and use a model"
+        load,
+        "[NAME] [--ctx N] [--slots N] [--threads N] [--device D] [--cache-mb N]",
+        "load and use a model",
     ),
     "unload": Command(unload, "[NAME]", "free one model, or all"),
     "models": Command(models, "", "which models there are"),

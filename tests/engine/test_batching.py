@@ -469,6 +469,36 @@ def test_answers_to_one_prompt_at_once_are_those_of_a_cold_engine(llm):
         assert [t.id for t in stream.reply.tokens] == [t.id for t in alone.tokens]
 
 
+def test_LC72_the_cache_keeps_within_its_bytes_and_gives_memory_back(tmp_path):
+    path = toy_gguf(tmp_path / "toy.gguf", ctx=4096, types="Q8_0", layers=4, dim=256, ff=256)
+    llm = llm_magic.load(str(path), ctx=4096, cache_mb=1)
+    try:
+        forward = llm.provider.engine.loaded().forward
+        room = 1_000_000 // forward.position_bytes
+        assert 200 < room < 1500  # of the four slots' 16,384
+        empty = forward.memory_bytes
+        prompts = [random_ids(llm, room // 2 - 10, i) for i in range(3)]
+        cold = [llm.complete(ids, max_tokens=5, reuse=False).text for ids in prompts]
+        long = llm.complete(random_ids(llm, 2 * room, 9), max_tokens=5)
+        assert long.usage.completion == 5
+        assert llm.status().cached_tokens == 0  # more than may stay
+        assert forward.memory_bytes == empty
+        for ids, text in zip(prompts, cold, strict=True):
+            assert llm.complete(ids, max_tokens=5).text == text
+        assert llm.status().cached_tokens <= room
+        assert forward.memory_bytes - empty <= 1.2e6  # whole blocks of positions
+        kept = llm.complete(prompts[2], max_tokens=5)
+        assert (kept.usage.cached, kept.text) == (len(prompts[2]) - 1, cold[2])
+        gone = llm.complete(prompts[0], max_tokens=5)
+        assert (gone.usage.cached < 5, gone.text) == (True, cold[0])
+        assert llm_magic.load(str(path), cache_mb=50) is llm
+        for ids in prompts:
+            llm.complete(ids, max_tokens=5)
+        assert llm.complete(prompts[0], max_tokens=1).usage.cached == len(prompts[0]) - 1
+    finally:
+        llm.unload()
+
+
 @pytest.mark.model
 @pytest.mark.slow
 def test_running_streams_speak_at_every_step_of_a_long_prompt(smollm2_path):

@@ -67,3 +67,47 @@ def test_statistics_count_hits_and_misses():
     slots, _ = filled([1, 2, 3])
     slots.acquire([1, 2, 3, 4, 5])
     assert (slots.hits, slots.misses, slots.free) == (3, 2, 0)
+
+
+def test_LC72_slots_that_nobody_uses_keep_within_their_budget_oldest_first():
+    forgotten = []
+    slots = Slots(4, lambda s, t, n: None, forgotten.append, budget=25)
+    taken = [slots.acquire(list(range(i, i + 11)))[0] for i in (100, 200, 300)]
+    for slot in taken:
+        slots.advance(slot, list(range(10)))
+    slots.release(taken[1])
+    slots.release(taken[0])
+    assert forgotten == []  # 20 of 25
+    slots.release(taken[2])
+    assert forgotten == [taken[1].index]
+    assert [len(slot.ids) for slot in taken] == [10, 0, 10]
+
+
+def test_a_slot_in_use_is_not_forgotten_and_one_beyond_the_budget_is():
+    forgotten = []
+    slots = Slots(2, lambda s, t, n: None, forgotten.append, budget=5)
+    busy, _ = slots.acquire([1] * 20)
+    slots.advance(busy, [1] * 20)
+    short, _ = slots.acquire([2] * 3)
+    slots.advance(short, [2] * 3)
+    slots.release(short)
+    assert (forgotten, len(busy.ids)) == ([], 20)
+    slots.release(busy)
+    assert forgotten == [short.index, busy.index]
+    assert slots.cached_tokens == 0
+
+
+def test_a_budget_grows_and_never_shrinks():
+    slots = Slots(1, lambda s, t, n: None, budget=5)
+    slots.allow(3)
+    slot, _ = slots.acquire([1] * 5)
+    slots.advance(slot, [1] * 5)
+    slots.release(slot)
+    assert slots.cached_tokens == 5
+    slots.allow(None)
+    slot, _ = slots.acquire([1] * 50)
+    slots.advance(slot, [1] * 45)
+    slots.release(slot)
+    assert slots.cached_tokens == 50
+    slots.allow(1)  # there was no limit: it stays so
+    assert slots.acquire([1] * 50)[1] == 49

@@ -175,6 +175,11 @@ class KernelForward:
         cache[target, :used] = cache[source, :used]
         self._filled[target] = max(self._filled[target], n)
 
+    def forget(self, slot: int) -> None:
+        """See `Forward.forget`."""
+        self._kv.discard(slot * self._slot * 2, self._slot * 2)
+        self._filled[slot] = 0
+
     def resize(self, n_ctx: int, n_slots: int) -> None:
         """Grow the KV cache, keeping what is in it. Sizes never shrink."""
         n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
@@ -200,6 +205,10 @@ class KernelForward:
     def set_threads(self, threads: int) -> None:
         """Share the steps among so many threads from now on."""
         self._team.resize(threads)
+
+    @property
+    def position_bytes(self) -> int:
+        return self._slot * 2 // self._n_ctx
 
     @property
     def memory_bytes(self) -> int:

@@ -35,11 +35,15 @@ class Region:
         dtype = np.dtype(dtype)
         return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
 
-    def discard(self, offset: int) -> None:
-        """Give the pages from byte `offset` on back; they read as zero again."""
+    def discard(self, offset: int, length: int | None = None) -> None:
+        """Give whole pages from byte `offset` on back (of `length` bytes; None: to the end).
+
+        They read as zero again.
+        """
         start = -(-offset // PAGE) * PAGE
-        if start < self.nbytes and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED, start, self.nbytes - start)
+        end = self.nbytes if length is None else (offset + length) // PAGE * PAGE
+        if start < end and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
     def close(self) -> None:
         """Free the memory, unless an array that was handed out still looks at it."""
