@@ -78,7 +78,9 @@ static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
     return;
   }
   t->fn = fn, t->arg = arg, t->done = 0;
-  u64 next = ((t->ticket >> 32) + 1) << 32 | (u64)count << 16;
+  // Atomic, since a late helper may be at a compare-and-swap here, though one that must fail.
+  const u64 last = __atomic_load_n(&t->ticket, __ATOMIC_RELAXED);
+  const u64 next = ((last >> 32) + 1) << 32 | (u64)count << 16;
   // Sequentially consistent: a helper that falls asleep either sees this ticket, or is counted.
   __atomic_exchange_n(&t->ticket, next, __ATOMIC_SEQ_CST);
   const i32 needed = MIN(count - 1, t->helpers);
