@@ -42,9 +42,14 @@ class BenchView(bundles.Fragment):
         said = [f"{html.text(name)}: {html.text(what)}" for name, what in remarks(report)]
         super().__init__(body + "".join(html.note(line) for line in said), table(report))
 
-    def plot(self, ax: "Axes | None" = None, dark: bool | None = None) -> "Axes":
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        dark: bool | None = None,
+        tasks: Sequence[str] | None = None,
+    ) -> "Axes":
         """See `plot`."""
-        return plot(self.report, ax, dark)
+        return plot(self.report, ax, dark, tasks=tasks)
 
 
 def command(nb: Where, rest: str) -> BenchView:
