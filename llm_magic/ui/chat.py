@@ -11,7 +11,6 @@ ipywidgets' property lock is not made for two threads.
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from ..chat.turn import Turn
 from ..events import Event, Message, Token
 from ..hub import hub
 from ..llm import LLM
-from . import branches, html, settings, transcript
+from . import branches, html, settings, transcript, widget
 from .pump import Pump
 from .run import Ask, OnProgress, Open
 
@@ -40,14 +39,6 @@ SUGGESTIONS = (
 )
 # In this order they are one module: what one declares, the later ones use.
 _SCRIPTS = ("chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js")
-
-
-def _script() -> str:
-    """The page's side as one ES module, made of its files without a build step."""
-    here = Path(__file__).parent
-    source = "".join((here / name).read_text("utf-8") for name in _SCRIPTS)
-    source = re.sub(r"^import .* from \"\./.*\";\n", "", source, flags=re.MULTILINE)
-    return re.sub(r"^export (?!default)", "", source, flags=re.MULTILINE)
 
 
 class Chat(anywidget.AnyWidget):  # type: ignore[misc]
@@ -63,7 +54,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     The same object may be shown in several places; they show one conversation.
     """
 
-    _esm = _script()
+    _esm = widget.script(_SCRIPTS)
     _css = Path(__file__).with_name("chat.css").read_text("utf-8")
 
     # Settled state: {"v": 1, "model": name, "turns": [[role, text, note]]}. Written by the pump
@@ -94,7 +85,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._display_id = f"llm-chat-{self.model_id}"
         self._cell: Any = None  # parent header of the cell that shows this chat
         self.on_msg(self._on_message)
-        _take_subshell_messages(self.comm)
+        widget.take_subshell_messages(self.comm)
         if messages:
             self.load(messages)
 
@@ -182,7 +173,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         # then reports "model not found": so the transcript is a display of its own.
         view, metadata = self._repr_mimebundle_()
         view["text/plain"] = repr(self)
-        self._cell = _running_cell()
+        self._cell = widget.running_cell()
         if not _docs_mode():
             display(view, metadata=metadata, raw=True)
         display(self._transcript, raw=True, display_id=self._display_id)
@@ -197,7 +188,8 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._transcript = transcript.bundle(turns, self.model, _docs_mode())
         self.state = {"v": VERSION, "model": self.model, "turns": turns.saved()}
         if self._cell is not None:
-            _publish_update(self._transcript, self._display_id, self._cell)
+            widget.speak_as(self._cell)
+            widget.update_display(self._transcript, self._display_id)
 
 
 class _Port:
@@ -293,16 +285,6 @@ class _Answer:
         return exchanges[-1].messages[1:] if len(exchanges) > self._before else ()
 
 
-def _take_subshell_messages(comm: Any) -> None:
-    """Let clicks arrive while a cell runs.
-
-    ipykernel 7.4 sends a comm's messages to the shell that last sent on it, which for a widget is
-    the main one: clicks would wait for the running cell. Ours go where the front end says.
-    """
-    if hasattr(comm, "_reply_subshell_for"):
-        comm._reply_subshell_for = lambda data, default: default
-
-
 def _docs_mode() -> bool:
     """As the magics have it, where they are loaded; else as the environment says."""
     manager = getattr(get_ipython(), "magics_manager", None)
@@ -310,23 +292,3 @@ def _docs_mode() -> bool:
     if magics is not None:
         return bool(magics.docs_mode)
     return os.environ.get("LLM_MAGIC_DOCS", "").lower() not in ("", "0", "false", "no")
-
-
-def _running_cell() -> Any:
-    """The parent header of the running cell, or None outside a kernel."""
-    shell = get_ipython()
-    return getattr(getattr(shell, "display_pub", None), "parent_header", None)
-
-
-def _publish_update(data: dict[str, Any], display_id: str, cell: Any) -> None:
-    """Update a display from another thread, as coming from the cell that owns it.
-
-    Without that parent the message would count as output of whichever cell runs now.
-    """
-    shell = get_ipython()
-    if shell is None:
-        return
-    publisher = shell.display_pub
-    if hasattr(publisher, "set_thread_parent"):
-        publisher.set_thread_parent({"header": cell})
-    publisher.publish(data, transient={"display_id": display_id}, update=True)

@@ -553,9 +553,9 @@ def test_the_transcript_renders_in_nbconvert_html() -> None:
 
 
 def test_the_page_is_one_module_without_imports() -> None:
-    from llm_magic.ui.chat import _script
+    from llm_magic.ui.chat import Chat
 
-    source = _script()
+    source = Chat._esm
     assert not re.search(r"^(import|export (?!default))", source, re.MULTILINE)
     assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg", "", source)
 
