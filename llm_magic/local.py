@@ -336,15 +336,22 @@ class Local:
             in_reasoning=prompt.in_reasoning,
             syntax=syntax,
             tools=request.tools,
-            controls=self._control_texts(),
+            controls=self.controls,
         )
 
-    def _control_texts(self) -> dict[int, str]:
+    @property
+    def controls(self) -> dict[int, str]:
+        """The names of control tokens by id: these have no text in an answer."""
         with self._lock:
             if self._controls is None:
                 tokenizer = self._engine.loaded().tokenizer
                 self._controls = {i: tokenizer.token_text(i) for i in tokenizer.control_ids}
             return self._controls
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens behind which an answer does not go on."""
+        return frozenset(self._engine.loaded().tokenizer.end_ids)
 
     def _check_room(self, request: Request, n: int, n_ctx: int) -> None:
         if n < n_ctx:

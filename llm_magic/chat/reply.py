@@ -6,11 +6,10 @@ layer and are looked up by name when they are first asked for.
 """
 
 import importlib
-import json
 import math
-import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
 from typing import Any, cast, get_args
 
@@ -31,12 +30,14 @@ from ..events import (
     ToolCall,
     ToolDone,
     ToolRecord,
-    Top,
     Usage,
 )
+from . import saved
 from .schema import to_json
 
 VERSION = 1
+MAX_BRANCH_DEPTH = 32
+MAX_TOKENS = 1_000_000  # of one saved reply and all of its branches
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +92,16 @@ class Reply:
     def to_dict(self, prompt: bool = True, max_tokens: int | None = None) -> dict[str, Any]:
         """A JSON-safe dict (no NaN, no infinity). See `from_dict`.
 
-        prompt: include the prompt's text. max_tokens: leave token records out of longer replies.
+        A branch holds what it does not share with the reply that it left. prompt: include the
+        prompt's text. max_tokens: the most token records in all, branches included; a reply or a
+        branch that does not fit into what is left is written without its own.
         """
-        keep = max_tokens is None or len(self.tokens) <= max_tokens
-        out: dict[str, Any] = {"version": VERSION, "model": self.model, "text": self.text}
-        if self.reasoning:
-            out["reasoning"] = self.reasoning
-        if self.calls:
-            out["calls"] = [asdict(call) for call in self.calls]
-        out["finish_reason"] = self.finish_reason
-        out["usage"] = asdict(self.usage)
-        out["timings"] = {k: round(v, 4) for k, v in asdict(self.timings).items()}
-        out["sampling"] = {k: v for k, v in asdict(self.sampling).items() if v is not None}
-        if keep:
-            out["tokens"] = [_token_out(t) for t in self.tokens]
-            out["kinds"] = _runs(self.kinds)
-        if prompt and self.prompt is not None:
-            out["prompt"] = self.prompt
-        if self.parsed is not None:
-            out["parsed"] = to_json(self.parsed)
-        if self.trace:
-            out["trace"] = [asdict(record) for record in self.trace]
-        if self.branches:
-            out["branches"] = [[at, b.to_dict(False, max_tokens)] for at, b in self.branches]
-        return out
+        return _reply_out(self, prompt, [sys.maxsize if max_tokens is None else max_tokens])
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Reply":
         """The Reply of `to_dict`. The input is not trusted: ValueError says what is wrong."""
-        return _reply_in(data, depth=0)
+        return _reply_in(data, None, [MAX_TOKENS])
 
     # ------------------------------------------------------------------ views (ui layer)
 
@@ -153,8 +135,9 @@ class Reply:
     def branch(self, i: int, alternative: Any = None, **options: Any) -> "Reply":
         """This reply, with what follows another token at i kept in its `branches`.
 
-        alternative: a token's id or text, or None for the most likely other one. The model must be
-        loaded; the common prefix comes from its KV cache.
+        alternative: n >= 1 for the n-th most likely token recorded there, the text of one, or None
+        for the most likely other one; one that the reply took, or that its constraint forbids, is
+        a RequestError. The model must be loaded; the common prefix comes from its KV cache.
         """
         return cast("Reply", _views().branch(self, i, alternative, **options))
 
@@ -236,228 +219,144 @@ class Fold:
         )
 
 
-# ----------------------------------------------------------------------------- JSON, outwards
+# ----------------------------------------------------------------------------- JSON
 
 
-def _text_out(data: bytes) -> str:
-    """Text as inside JSON quotes (no raw tab can remain); bytes that are no text as \\x and hex."""
-    try:
-        return json.dumps(data.decode(), ensure_ascii=False)[1:-1]
-    except UnicodeDecodeError:
-        return r"\x" + data.hex()
-
-
-def _number_out(x: float | None, digits: int) -> str:
-    return "" if x is None or not math.isfinite(x) else f"{x:.{digits}f}".rstrip("0").rstrip(".")
-
-
-def _token_out(t: Token) -> str:
-    """One token as a line of fields between tabs.
-
-    id, text, logprob, rank, milliseconds, flags, then id, text, logprob of each alternative (with
-    "!" behind it when it was forbidden). Flags: t trimmed, f forced, m and a number: the masked
-    share. One string, since a notebook file puts every item of a list on a line of its own: as
-    lists, the records would be four times as long.
-    """
-    flags = "t" * t.trimmed + "f" * t.forced
-    flags += "" if t.masked is None else f"m{t.masked:.6f}"
-    row = [_id_out(t.id), _text_out(t.bytes), _number_out(t.logprob, 4), _id_out(t.rank)]
-    row += [str(round(t.at * 1000)), flags]
-    for a in t.top:
-        row += [_id_out(a.id), _text_out(a.bytes)]
-        row.append(_number_out(a.logprob, 3) + "!" * (not a.allowed))
-    return "\t".join(row)
-
-
-def _id_out(i: int | None) -> str:
-    return "" if i is None else str(i)
-
-
-def _runs(kinds: Sequence[str]) -> list[list[Any]]:
-    """Run lengths: [["answer", 12], ["call", 30]]."""
-    out: list[list[Any]] = []
-    for kind in kinds:
-        if out and out[-1][0] == kind:
-            out[-1][1] += 1
-        else:
-            out.append([kind, 1])
+def _reply_out(
+    reply: Reply,
+    prompt: bool,
+    room: list[int],
+    left: tuple[Reply, int] | None = None,
+    depth: int = 0,
+) -> dict[str, Any]:
+    """room: how many token records may still be written; one number, counted down. left: of a
+    branch, the reply that it left and where, if that one's tokens are written."""
+    out: dict[str, Any] = {"version": VERSION}
+    base, at = left if left is not None and _shares(reply, *left) else (None, 0)
+    out |= _said_out(reply, base, at) | _measured_out(reply, base)
+    written = len(reply.tokens) - at <= room[0]
+    if written:
+        room[0] -= len(reply.tokens) - at
+        out["tokens"] = [saved.token_out(t) for t in reply.tokens[at:]]
+        out["kinds"] = saved.runs(reply.kinds[at:])
+    if prompt and reply.prompt is not None:
+        out["prompt"] = reply.prompt
+    if reply.parsed is not None:
+        out["parsed"] = to_json(reply.parsed)
+    if reply.trace:
+        out["trace"] = [asdict(record) for record in reply.trace]
+    if reply.branches and depth < MAX_BRANCH_DEPTH:
+        out["branches"] = [
+            [place, _reply_out(b, False, room, (reply, place) if written else None, depth + 1)]
+            for place, b in reply.branches
+        ]
     return out
 
 
-# ----------------------------------------------------------------------------- JSON, inwards
-
-MAX_BRANCH_DEPTH = 8
-MAX_TOKEN_TEXT = 100_000
-
-
-def _fail(what: str) -> ValueError:
-    return ValueError(f"not a saved reply: {what}")
-
-
-def _is(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
-    # bool is an int to isinstance, but never a count or a logprob.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise _fail(f"{what} is a {type(value).__name__}")
-    return value
-
-
-def _number_in(value: Any, what: str) -> float | None:
-    if value is None:
-        return None
-    number = float(_is(value, (int, float), what))
-    if not math.isfinite(number):
-        raise _fail(f"{what} is not finite")
-    return number
+def _said_out(reply: Reply, base: Reply | None, at: int) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    text, reasoning = reply.text, reply.reasoning
+    if base is not None:
+        cuts = [_common(text, base.text), _common(reasoning, base.reasoning)]
+        out["shared"] = [at, *cuts]
+        text, reasoning = text[cuts[0] :], reasoning[cuts[1] :]
+    if base is None or base.model != reply.model:
+        out["model"] = reply.model
+    out["text"] = text
+    if reasoning:
+        out["reasoning"] = reasoning
+    if reply.calls:
+        out["calls"] = [asdict(call) for call in reply.calls]
+    return out
 
 
-def _bytes_in(text: str) -> bytes:
-    try:
-        if text.startswith(r"\x"):
-            return bytes.fromhex(text[2:])
-        return str(json.loads(f'"{text}"')).encode("utf-8", "replace")
-    except ValueError:
-        raise _fail("the text of a token is neither text nor hex bytes") from None
+def _measured_out(reply: Reply, base: Reply | None) -> dict[str, Any]:
+    """Of a branch only what differs from the reply `base` that it left, and is not zero."""
+    times = {k: round(v, 4) for k, v in asdict(reply.timings).items()}
+    out: dict[str, Any] = {"finish_reason": reply.finish_reason, "usage": asdict(reply.usage)}
+    out["timings"] = {k: v for k, v in times.items() if v or base is None}
+    if base is None or base.sampling != reply.sampling:
+        out["sampling"] = {k: v for k, v in asdict(reply.sampling).items() if v is not None}
+    return out
 
 
-def _field_in(text: str, kind: type[int] | type[float], what: str) -> Any:
-    if not text:
-        return None
-    try:
-        value = kind(text)
-    except ValueError:
-        raise _fail(f"{what} is not a number") from None
-    return _number_in(value, what) if kind is float else value
-
-
-def _top_in(id_: str, text: str, logprob: str) -> Top:
-    allowed = not logprob.endswith("!")
-    value = _field_in(logprob.removesuffix("!"), float, "a logprob")
-    return Top(_field_in(id_, int, "a token id"), _bytes_in(text), value, allowed)
-
-
-_FLAGS = re.compile(r"(t?)(f?)(?:m([0-9.]+))?")
-
-
-def _token_in(text: Any) -> Token:
-    if len(_is(text, str, "a token")) > MAX_TOKEN_TEXT:
-        raise _fail("a token record is too long")
-    row = text.split("\t")
-    flags = _FLAGS.fullmatch(row[5]) if len(row) >= 6 else None
-    if flags is None or len(row) % 3:
-        raise _fail("a token record has wrong fields")
-    return Token(
-        id=_field_in(row[0], int, "a token id"),
-        bytes=_bytes_in(row[1]),
-        logprob=_field_in(row[2], float, "a logprob"),
-        rank=_field_in(row[3], int, "a rank"),
-        at=(_field_in(row[4], int, "a time") or 0) / 1000,
-        top=tuple(_top_in(*row[i : i + 3]) for i in range(6, len(row), 3)),
-        masked=_field_in(flags[3] or "", float, "a masked share"),
-        trimmed=bool(flags[1]),
-        forced=bool(flags[2]),
+def _shares(branch: Reply, parent: Reply, at: int) -> bool:
+    """Are the first `at` tokens those of the reply that the branch left, given to it?"""
+    if not 0 < at <= min(len(branch.tokens), len(parent.tokens)):
+        return False
+    given = all(
+        a.forced and replace(a, at=0.0) == replace(b, at=0.0, forced=True)
+        for a, b in zip(branch.tokens[:at], parent.tokens[:at], strict=True)
     )
+    return given and branch.kinds[:at] == parent.kinds[:at]
 
 
-def _kinds_in(runs: Any, n: int) -> tuple[str, ...]:
-    out: list[str] = []
-    for run in _is(runs, list, "kinds"):
-        if not (
-            isinstance(run, list) and len(run) == 2 and run[0] in ("answer", "reasoning", "call")
-        ):
-            raise _fail("kinds are not runs")
-        if not 0 <= _is(run[1], int, "a run length") <= n - len(out):
-            raise _fail("kinds are longer than the tokens")
-        out.extend([run[0]] * run[1])
-    return tuple(out)
+def _common(a: str, b: str) -> int:
+    """Length of the longest common beginning."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
+                min(len(a), len(b)))  # fmt: skip
 
 
-def _record_in(cls: Any, data: Any, what: str) -> Any:
-    """A flat dataclass of numbers; unknown keys of newer versions are ignored."""
-    data = _is(data, Mapping, what)
-    values = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-    for name, value in values.items():
-        number = _number_in(value, f"{what}.{name}")
-        if number is None or number < 0:
-            raise _fail(f"{what}.{name} is not a positive number")
-        values[name] = int(number) if cls is Usage else number
-    return cls(**values)
-
-
-def _call_in(data: Any) -> ToolCall:
-    data = _is(data, Mapping, "a call")
-    return ToolCall(*(_is(data.get(k), str, f"call.{k}") for k in ("id", "name", "arguments")))
-
-
-def _trace_in(data: Any) -> ToolRecord:
-    data = _is(data, Mapping, "a tool record")
-    texts = {k: _is(data.get(k), str, f"trace.{k}") for k in ("approval", "status", "result")}
-    error = data.get("error")
-    return ToolRecord(
-        round=_is(data.get("round"), int, "trace.round"),
-        call=_call_in(data.get("call")),
-        arguments=data.get("arguments"),
-        seconds=_number_in(data.get("seconds"), "trace.seconds") or 0.0,
-        stdout=_is(data.get("stdout", ""), str, "trace.stdout"),
-        error=None if error is None else _is(error, str, "trace.error"),
-        **texts,
-    )
-
-
-_WHOLE_NUMBERS = ("top_k", "repeat_last_n", "seed", "max_tokens", "min_tokens")
-
-
-def _sampling_in(data: Any) -> Sampling:
-    data = _is(data, Mapping, "sampling")
-    values: dict[str, Any] = {}
-    for f in fields(Sampling):
-        value = data.get(f.name)
-        if value is None:
-            continue
-        if f.name == "stop":
-            values["stop"] = tuple(
-                _is(s, str, "a stop string") for s in _is(value, (list, tuple), "stop")
-            )
-        elif f.name == "mirostat":
-            tau, eta = _is(value, (list, tuple), "mirostat")
-            values["mirostat"] = (_number_in(tau, "tau") or 0.0, _number_in(eta, "eta") or 0.0)
-        elif f.name == "logit_bias":
-            values["logit_bias"] = tuple(
-                (_is(k, (int, str), "a biased token"), _number_in(v, "a bias") or 0.0)
-                for k, v in _is(value, (list, tuple), "logit_bias")
-            )
-        else:
-            values[f.name] = _is(value, int if f.name in _WHOLE_NUMBERS else (int, float), f.name)
-    return Sampling(**values)
-
-
-def _reply_in(data: Any, depth: int) -> Reply:
-    data = _is(data, Mapping, "the data")
+def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) -> Reply:
+    """parent: the reply that a branch left. room: how many tokens may still come, shared ones
+    included, so that a small file cannot become a huge one."""
+    data = saved.checked(data, Mapping, "the data")
     if data.get("version") != VERSION:
-        raise _fail(f"version {data.get('version')!r}, this release reads version {VERSION}")
+        raise saved.fail(f"version {data.get('version')!r}, this release reads version {VERSION}")
     if depth > MAX_BRANCH_DEPTH:
-        raise _fail("branches are nested too deeply")
+        raise saved.fail("branches are nested too deeply")
     reason = data.get("finish_reason")
     if reason is not None and reason not in get_args(FinishReason):
-        raise _fail("an unknown finish reason")
-    tokens = tuple(_token_in(row) for row in _is(data.get("tokens", []), list, "tokens"))
-    prompt = data.get("prompt")
-    branches = []
-    for entry in _is(data.get("branches", []), list, "branches"):
-        at, branch = _is(entry, list, "a branch")
-        branches.append((_is(at, int, "a branch position"), _reply_in(branch, depth + 1)))
-    return Reply(
-        text=_is(data.get("text"), str, "text"),
-        reasoning=_is(data.get("reasoning", ""), str, "reasoning"),
-        calls=tuple(_call_in(c) for c in _is(data.get("calls", []), list, "calls")),
-        tokens=tokens,
-        kinds=_kinds_in(data.get("kinds", []), len(tokens)),
-        finish_reason=reason,
-        usage=_record_in(Usage, data.get("usage", {}), "usage"),
-        timings=_record_in(Timings, data.get("timings", {}), "timings"),
-        model=_is(data.get("model", ""), str, "model"),
-        prompt=None if prompt is None else _is(prompt, str, "prompt"),
-        sampling=_sampling_in(data.get("sampling", {})),
-        parsed=data.get("parsed"),
-        trace=tuple(_trace_in(r) for r in _is(data.get("trace", []), list, "trace")),
-        branches=tuple(branches),
+        raise saved.fail("an unknown finish reason")
+    before = _shared_in(data.get("shared"), parent)
+    own = tuple(
+        saved.token_in(row) for row in saved.checked(data.get("tokens", []), list, "tokens")
     )
+    # Without tokens of its own a branch was too long to be saved: half of it would be no reply.
+    tokens = (*before.tokens, *own) if "tokens" in data else ()
+    room[0] -= len(tokens)
+    if room[0] < 0:
+        raise saved.fail("too many tokens")
+    kinds = saved.kinds_in(data.get("kinds", []), len(own))
+    prompt = data.get("prompt")
+    found = Reply(
+        text=before.text + saved.checked(data.get("text"), str, "text"),
+        reasoning=before.reasoning + saved.checked(data.get("reasoning", ""), str, "reasoning"),
+        calls=tuple(saved.call_in(c) for c in saved.checked(data.get("calls", []), list, "calls")),
+        tokens=tokens,
+        kinds=(*before.kinds, *kinds) if tokens else (),
+        finish_reason=reason,
+        usage=saved.record_in(Usage, data.get("usage", {}), "usage"),
+        timings=saved.record_in(Timings, data.get("timings", {}), "timings"),
+        model=saved.checked(data.get("model", before.model), str, "model"),
+        prompt=None if prompt is None else saved.checked(prompt, str, "prompt"),
+        sampling=saved.sampling_in(data["sampling"]) if "sampling" in data else before.sampling,
+        parsed=data.get("parsed"),
+        trace=tuple(saved.trace_in(r) for r in saved.checked(data.get("trace", []), list, "trace")),
+    )
+    branches = []
+    for entry in saved.checked(data.get("branches", []), list, "branches"):
+        at, branch = saved.checked(entry, list, "a branch")
+        place = saved.checked(at, int, "a branch position")
+        branches.append((place, _reply_in(branch, found, room, depth + 1)))
+    return replace(found, branches=tuple(branches))
+
+
+def _shared_in(cuts: Any, parent: Reply | None) -> Reply:
+    """What a branch has of the reply that it left: [tokens, characters of text, of reasoning]."""
+    if cuts is None:
+        return Reply("")
+    if parent is None:
+        raise saved.fail("only a branch can share")
+    numbers = [
+        saved.checked(n, int, "a shared length") for n in saved.checked(cuts, list, "shared")
+    ]
+    wholes = (parent.tokens, parent.text, parent.reasoning)
+    if len(numbers) != 3 or any(not 0 <= n <= len(w) for n, w in zip(numbers, wholes, strict=True)):
+        raise saved.fail("a branch shares more than there is")
+    n, text, reasoning = numbers
+    return Reply(
+        parent.text[:text], parent.reasoning[:reasoning], kinds=parent.kinds[:n],
+        tokens=tuple(replace(t, forced=True, at=0.0) for t in parent.tokens[:n]),
+        model=parent.model, sampling=parent.sampling,
+    )  # fmt: skip

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..chat.reply import Reply
-from ..events import Token
 from . import compare, facts, html, logprobs, throughput, tokens, tooltrace
 from .facts import model_name
 
@@ -271,21 +270,51 @@ def _stats(reply: Reply) -> str:
 
 
 def saved(reply: Reply, look: Look) -> dict[str, Any]:
-    """The reply as JSON for the notebook file: no paths, and at most JSON_WEIGHT bytes a token."""
-    reply = replace(reply, model=model_name(reply.model))
-    if look.json_tokens is not None and len(reply.tokens) > look.json_tokens:
-        return reply.to_dict(prompt=look.save_prompt, max_tokens=look.json_tokens)
-    limit = JSON_WEIGHT * len(reply.tokens)
-    for keep in (None, 5, 3, 1, 0):
-        lean = reply if keep is None else replace(reply, tokens=_fewer(reply.tokens, keep))
-        data = lean.to_dict(prompt=look.save_prompt)
-        if len(json.dumps(data["tokens"], ensure_ascii=False).encode()) <= limit:
+    """The reply as JSON for the notebook file: no paths, and at most JSON_WEIGHT bytes a token.
+
+    A branch weighs what it does not share with the reply that it left. Where all is too heavy,
+    fewer alternatives are kept, of branches at last none of the tokens.
+    """
+    reply = _named(reply)
+    lighter = [lambda r, k=keep: _fewer(r, k) for keep in (None, 5, 3, 1, 0)]
+    for lighten in (*lighter, _bare):
+        lean = lighten(reply)
+        data = lean.to_dict(prompt=look.save_prompt, max_tokens=look.json_tokens)
+        records, size = _weight(data)
+        if size <= JSON_WEIGHT * records:
             break
     return data
 
 
-def _fewer(run: tuple[Token, ...], keep: int) -> tuple[Token, ...]:
-    return tuple(replace(t, top=t.top[:keep]) for t in run)
+def _named(reply: Reply) -> Reply:
+    branches = tuple((at, _named(branch)) for at, branch in reply.branches)
+    return replace(reply, model=model_name(reply.model), branches=branches)
+
+
+def _weight(data: Mapping[str, Any], branch: bool = False) -> tuple[int, int]:
+    """(token records, bytes) of the saved tokens and of what branches say."""
+    own = data.get("tokens", [])
+    counted = [own, data["text"], data.get("reasoning", "")] if branch else own
+    records, size = len(own), len(json.dumps(counted, ensure_ascii=False).encode())
+    for _, below in data.get("branches", []):
+        more = _weight(below, True)
+        records, size = records + more[0], size + more[1]
+    return records, size
+
+
+def _fewer(reply: Reply, keep: int | None) -> Reply:
+    if keep is None:
+        return reply
+    run = tuple(replace(t, top=t.top[:keep]) for t in reply.tokens)
+    return replace(
+        reply, tokens=run, branches=tuple((at, _fewer(b, keep)) for at, b in reply.branches)
+    )
+
+
+def _bare(reply: Reply) -> Reply:
+    """Branches as texts, beside the tokens of the answer."""
+    bare = tuple((at, replace(_bare(b), tokens=(), kinds=())) for at, b in reply.branches)
+    return replace(_fewer(reply, 0), branches=bare)
 
 
 def from_output(data: Mapping[str, Any]) -> Reply:

@@ -14,7 +14,7 @@ from IPython.core.error import UsageError
 
 from ..chat.reply import Reply
 from ..errors import RequestError, UnsupportedError
-from ..events import Delta, Message, Piece, Progress
+from ..events import Message, Piece, Progress
 from ..hub import hub
 from ..llm import LLM
 from ..provider import Request
@@ -293,33 +293,29 @@ def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
     own = {"max_tokens": given.max_tokens, "temperature": given.temperature, "seed": given.seed}
     settings = branches.defaults(reply, head) | {k: v for k, v in own.items() if v is not None}
     stream = branches.stream(llm, reply, head, **settings)
-    text = b"".join(t.bytes for t in head).decode("utf-8", "replace")
-    screen.event(Delta("answer", text, head))
-    whole = _Whole(screen, look, reply, place, head)
-    live.follow(stream, whole, lambda rest: nb.keep(whole.join(rest), rest))
+    whole = _Whole(screen, look, reply, place)
+    live.follow(
+        stream,
+        whole,
+        lambda branch: nb.keep(branches.keep(reply, place, branch), branches.measured(branch)),
+    )
     return whole.reply
 
 
 class _Whole:
     """A screen on which a branch ends beside the reply that it left."""
 
-    def __init__(self, inner: live.Screen, look: bundles.Look, reply: Reply, place: int,
-                 head: Any) -> None:  # fmt: skip
+    def __init__(self, inner: live.Screen, look: bundles.Look, reply: Reply, place: int) -> None:
         self.event, self.close, self.say = inner.event, inner.close, inner.say
-        self._inner, self._look, self._place, self._head = inner, look, place, head
+        self._inner, self._look, self._place = inner, look, place
         self.reply = self._first = reply
 
-    def join(self, rest: Reply) -> Reply:
-        whole = branches.join(self._first, self._head, rest)
-        self.reply = branches.keep(self._first, self._place, whole)
-        return self.reply
-
     def final(self, reply: Reply, note: str = "") -> None:
-        kept = self.join(reply)
+        self.reply = branches.keep(self._first, self._place, reply)
         if isinstance(self._inner, live.TextScreen):
-            self._inner.final(kept.branches[-1][1], note)
+            self._inner.final(reply, note)
         else:
-            self.say(bundles.Branch(kept, self._look, note))
+            self.say(bundles.Branch(self.reply, self._look, note))
 
 
 def _is_count(text: str | None) -> bool:

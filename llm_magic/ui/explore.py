@@ -332,8 +332,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             self._open(run)
         match told.event:
             case Delta(tokens=new) | CallDelta(tokens=new):
-                run.waiting.extend(new)
-                run.times.extend(token.at for token in new)
+                drawn = [token for token in new if not token.forced]  # the given ones are already
+                run.waiting.extend(drawn)
+                run.times.extend(token.at for token in drawn)
             case Queued() | Prefill() | Progress() as event if not run.stopping:
                 self._ops.append({"o": "busy", "text": running.describe(event)[0]})
             case _:
@@ -343,7 +344,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _open(self, run: Run) -> None:
         parent = self._tree.nodes[run.parent].reply
-        run.node = self._tree.open(run.parent, run.at, branches.join(parent, run.given, Reply("")))
+        run.node = self._tree.open(run.parent, run.at, branches.begun(parent, run.given))
         node = self._tree.nodes[run.node]
         self._ops.append({"o": "open", "view": run.node, "by": run.by,
                           "head": [*node.head(), 0], "rows": node.rows.copy()})  # fmt: skip
@@ -361,9 +362,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._show_tokens()
         self._run = None
         note = "" if error is None else str(error) or type(error).__name__
-        if run.node is not None and rest is not None and (rest.tokens or error is None):
-            parent = self._tree.nodes[run.parent].reply
-            self._tree.settle(run.node, branches.join(parent, run.given, rest))
+        came = rest is not None and len(rest.tokens) > len(run.given)
+        if run.node is not None and rest is not None and (came or error is None):
+            self._tree.settle(run.node, rest)
         elif run.node is not None:
             self._tree.drop(run.node)
         self._ops += [self._heads(), {"o": "end", "text": note, "fault": error is not None}]

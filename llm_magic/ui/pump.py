@@ -15,14 +15,14 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..chat.reply import Fold, Reply
 from ..errors import RequestError
-from ..events import Message, Token, ToolCall, ToolDone
+from ..events import Message, ToolCall, ToolDone
 from . import settings
-from .branches import choice, join, prefix
+from .branches import choice, prefix
 from .outbox import Op, Outbox
 from .phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
 from .run import Open, Port, Question, Run, Told, decide, read
@@ -220,16 +220,14 @@ class Pump:
         if turn is None or turn.reply is None or turn.parent is None:
             return
         given = prefix(turn.reply, at, choice(turn.reply, at, alternative + 1))
-        open_ = self._port.fork(turn.reply, given)
-        self._start(turn.parent, open_, turn.reply, given)
+        self._start(turn.parent, self._port.fork(turn.reply, given))
 
     def _go_on(self, id: int) -> None:
         turn = self._answered(id)
         if turn is None or turn.reply is None or turn.parent is None or not turn.can_go_on:
             return
-        given = turn.reply.tokens
-        open_ = self._port.fork(turn.reply, given)
-        self._start(turn.parent, open_, turn.reply, given, extends=turn)
+        open_ = self._port.fork(turn.reply, turn.reply.tokens)
+        self._start(turn.parent, open_, extends=turn)
 
     def _branch(self, id: int, index: int) -> None:
         turn = self.turns.find(id)
@@ -316,19 +314,10 @@ class Pump:
     def _answer(self, user: Turn) -> None:
         self._start(user, self._port.open(self.turns.messages(user), self._decide))
 
-    def _start(
-        self,
-        user: Turn,
-        open_: Open,
-        base: Reply | None = None,
-        given: tuple[Token, ...] = (),
-        extends: Turn | None = None,
-    ) -> None:
+    def _start(self, user: Turn, open_: Open, extends: Turn | None = None) -> None:
         turn = self.turns.add(user, "assistant")
         turn.busy = True
-        run = self._run = Run(turn, Fold(self._port.name), base, given, extends)
-        if given:
-            run.parts["answer"].append(_text_of(given))
+        run = self._run = Run(turn, Fold(self._port.name), extends)
         self._redraw(user.parent)
         self._out.set_phase(START)
         work = (run, open_, self._port.window, self._inbox.put)
@@ -381,8 +370,6 @@ class Pump:
         self._forget_question()
         reply = reply or run.fold.reply()
         empty = not (reply.text or reply.reasoning or reply.calls or turn.trace)
-        if run.base is not None:
-            reply = join(run.base, run.given, reply)
         turn.busy = False
         if error is not None and not run.stopping:
             turn.error = describe(error)
@@ -449,7 +436,3 @@ class Pump:
 
 _CLOSE = object()
 _BEGINNERS = ("send", "edit", "regenerate", "fork", "go on")
-
-
-def _text_of(tokens: Iterable[Token]) -> str:
-    return b"".join(token.bytes for token in tokens).decode("utf-8", "replace")

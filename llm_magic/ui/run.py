@@ -68,8 +68,6 @@ class Run:
 
     turn: Turn
     fold: Fold
-    base: Reply | None = None  # a fork: the reply that it leaves, and its tokens up to there
-    given: tuple[Token, ...] = ()
     extends: Turn | None = None  # the answer that this one continues, and takes the place of
     stream: Any = None
     stopping: bool = False
@@ -81,8 +79,9 @@ class Run:
         self.fold.add(event)
         if isinstance(event, Delta):
             self.parts[event.kind].append(event.text)
-            self.count += len(event.tokens)
-            self.times.extend(token.at for token in event.tokens)
+            drawn = [token.at for token in event.tokens if not token.forced]
+            self.count += len(drawn)
+            self.times.extend(drawn)
 
     @property
     def speed(self) -> float:

@@ -91,7 +91,7 @@ class Turn:
     def can_go_on(self) -> bool:
         """The answer was cut off and consists of nothing but its tokens: it can be continued."""
         reply = self.reply
-        if reply is None or reply.finish_reason != "length" or reply.reasoning or self.trace:
+        if reply is None or reply.finish_reason != "length" or self.trace:
             return False
         return bool(reply.prompt_ids or reply.prompt) and all(
             t.id is not None for t in reply.tokens

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,85 @@ def test_at_most_150_bytes_a_token_with_five_alternatives():
     assert len(json.dumps(reply.to_dict()["tokens"], indent=1)) <= 150 * 100
 
 
+def branched(parent, at, words, **changes):
+    """What a branch of a reply is: its first tokens are given."""
+    given = tuple(replace(t, forced=True, at=0.0) for t in parent.tokens[:at])
+    tokens = (*given, *words)
+    text = b"".join(t.bytes for t in tokens).decode()
+    kinds = (*parent.kinds[:at], *("answer",) * len(words))
+    return replace(parent, text=text, tokens=tokens, kinds=kinds, branches=(), **changes)
+
+
+def long_reply(n=400):
+    top = tuple(Top(12345 + i, b" word" + bytes([97 + i]), -1.25 - i) for i in range(5))
+    tokens = tuple(token(f" word{i}", -1.2, top=top, at=1.5) for i in range(n))
+    text = b"".join(t.bytes for t in tokens).decode()
+    return Reply(text, "", tokens=tokens, kinds=("answer",) * n, model="m", sampling=Sampling(0.7))
+
+
+def test_a_branch_is_saved_from_its_position_on():
+    reply = long_reply()
+    below = branched(reply, 390, (token(" ending", at=0.2),) * 20, sampling=Sampling(0.0))
+    deeper = branched(below, 400, (token(" deep", at=0.2),), timings=Timings(decode=1.0))
+    whole = replace(reply, branches=((390, replace(below, branches=((400, deeper),))),))
+    data = json.loads(json.dumps(whole.to_dict()))
+    ((_, saved),) = data["branches"]
+    assert len(saved["tokens"]) == 20
+    assert saved["text"] == (" ending" * 20)[1:]  # the blank is common, too
+    assert len(saved["branches"][0][1]["tokens"]) == 1
+    assert Reply.from_dict(data).to_dict() == data
+    again = Reply.from_dict(data).branches[0][1]
+    assert again.text == below.text
+    assert again.tokens == below.tokens
+    assert again.kinds == below.kinds
+    assert again.sampling == below.sampling
+    assert again.branches[0][1].tokens == deeper.tokens
+    assert again.branches[0][1].timings == deeper.timings
+
+
+def test_a_branch_that_shares_nothing_is_saved_whole():
+    reply = long_reply(10)
+    foreign = replace(reply, tokens=tuple(replace(t, id=1) for t in reply.tokens))
+    for branch in (foreign, Reply("x"), branched(reply, 0, (token("x"),))):
+        data = replace(reply, branches=((4, branch),)).to_dict()
+        assert "shared" not in data["branches"][0][1]
+        assert Reply.from_dict(data).branches[0][1].tokens == branch.tokens
+
+
+def test_branches_of_earlier_files_are_read():
+    # As they were saved before branches shared anything: with all of their tokens.
+    reply = long_reply(10)
+    old = replace(reply, branches=()).to_dict()
+    old["branches"] = [[4, branched(reply, 4, (token(" x"),)).to_dict(prompt=False)]]
+    ((at, branch),) = Reply.from_dict(old).branches
+    assert at == 4
+    assert [t.bytes for t in branch.tokens] == [*(t.bytes for t in reply.tokens[:4]), b" x"]
+
+
+def test_the_room_for_tokens_counts_branches():
+    reply = long_reply(10)
+    one, two = (branched(reply, 8, (token(w),) * n) for w, n in ((" a", 5), (" b", 2)))
+    data = replace(reply, branches=((8, one), (8, two))).to_dict(max_tokens=13)
+    first, second = (branch for _, branch in data["branches"])
+    assert "tokens" not in first
+    assert len(second["tokens"]) == 2
+    again = Reply.from_dict(json.loads(json.dumps(data)))
+    assert again.branches[0][1].text == one.text
+    assert again.branches[0][1].tokens == ()
+    assert again.branches[1][1].tokens == two.tokens
+
+
+def test_a_small_file_cannot_become_a_huge_one():
+    # Each branch claims what the one before has: 32 levels of doubling would fill the memory.
+    row = "1\ta\t\t\t0\t"
+    data = {**GOOD, "tokens": [row] * 50_000}
+    for _ in range(30):
+        data = {**GOOD, "tokens": [row], "shared": [50_000, 0, 0], "branches": [[0, data]]}
+    data = {**GOOD, "tokens": [row] * 50_000, "branches": data["branches"]}
+    with pytest.raises(ValueError, match=r"too many tokens|more than there is"):
+        Reply.from_dict(data)
+
+
 GOOD = {"version": 1, "text": "a"}
 
 
@@ -136,6 +216,10 @@ GOOD = {"version": 1, "text": "a"}
         {**GOOD, "usage": {"prompt": "9"}}, {**GOOD, "timings": {"decode": float("inf")}},
         {**GOOD, "calls": [{"id": 1, "name": "f", "arguments": "{}"}]}, {**GOOD, "prompt": 1},
         {**GOOD, "sampling": {"stop": [1]}}, {**GOOD, "sampling": {"temperature": "hot"}},
+        {**GOOD, "shared": [0, 0, 0]},
+        *({**GOOD, "branches": [[0, {**GOOD, "shared": cuts}]]} for cuts in (
+            [1, 0, 0], [0, 2, 0], [0, 0, -1], [0, 0], {}, "x", [True, 0, 0],
+        )),
         {**GOOD, "branches": [[0]]}, {**GOOD, "trace": [{}]}, {**GOOD, "model": None},
     ],
 )  # fmt: skip
