@@ -126,7 +126,8 @@ class ToolRecord:
     approval: "auto" (none asked), "approved", "edited", "refused".
     status: "ok", "error" (the tool raised), "invalid" (arguments failed validation), "unknown"
         (no such tool), "refused", "timeout", "interrupted".
-    result: the text that went back to the model.
+    result: the text that went back to the model. seconds: how long it ran. waited: seconds that a
+        person took to decide about it before.
     """
 
     round: int
@@ -138,6 +139,7 @@ class ToolRecord:
     result: str
     stdout: str = ""
     error: str | None = None
+    waited: float = 0.0
 
 
 # ----------------------------------------------------------------------------- settings

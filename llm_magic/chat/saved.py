@@ -175,6 +175,7 @@ def trace_in(data: Any) -> ToolRecord:
         seconds=number_in(data.get("seconds"), "trace.seconds") or 0.0,
         stdout=checked(data.get("stdout", ""), str, "trace.stdout"),
         error=None if error is None else checked(error, str, "trace.error"),
+        waited=number_in(data.get("waited"), "trace.waited") or 0.0,
         **texts,
     )
 

@@ -122,6 +122,7 @@ class _Outcome:
     result: str = ""
     error: str | None = None
     stdout: str = ""
+    waited: float = 0.0  # seconds for a verdict
 
 
 def run_call(
@@ -143,11 +144,11 @@ def run_call(
     printed = io.StringIO()
 
     def record() -> ToolRecord:
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began - out.waited
         text = _clipped(printed.getvalue(), MAX_STDOUT)
         return ToolRecord(
             round, call, out.arguments, out.approval, out.status, seconds, out.result, text,
-            out.error,
+            out.error, out.waited,
         )  # fmt: skip
 
     try:
@@ -186,10 +187,13 @@ def _prepared(
 
 
 def _approved(call: ToolCall, tool: Tool, approve: Approve, out: _Outcome) -> bool:
+    asked = time.perf_counter()
     try:
         verdict = approve(call, out.arguments)
     except Exception as e:  # whoever was to decide could not: that is no approval
         verdict = f"it could not be asked for ({type(e).__name__}: {e})"
+    finally:  # an interrupt ends the waiting, too
+        out.waited = time.perf_counter() - asked
     out.approval = "approved"
     match verdict:
         case True | None:

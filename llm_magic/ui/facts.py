@@ -4,12 +4,12 @@ Comes in: a Reply. Goes out: plain text. It must not know HTML.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..chat.reply import Reply
-from ..events import Timings, Token
+from ..events import Timings, Token, ToolRecord
 
 MAX_CALL = 2_000  # characters of a call on one line
 
@@ -96,9 +96,14 @@ def steady(reply: Reply) -> Reply:
         reply,
         tokens=tuple(map(_steady_token, reply.tokens)),
         timings=Timings(),
-        trace=tuple(replace(record, seconds=0.0) for record in reply.trace),
+        trace=steady_trace(reply.trace),
         branches=tuple((at, steady(branch)) for at, branch in reply.branches),
     )
+
+
+def steady_trace(trace: Sequence[ToolRecord]) -> tuple[ToolRecord, ...]:
+    """Tool records without times."""
+    return tuple(replace(record, seconds=0.0, waited=0.0) for record in trace)
 
 
 def _steady_token(token: Token) -> Token:

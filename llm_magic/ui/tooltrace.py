@@ -16,6 +16,7 @@ from . import facts, html
 
 HEAD = 100  # characters of a call, and of its result, on the line that says what happened
 SHOWN = 4_000  # characters of a result or an output before the rest is left out
+WAIT = 0.01  # seconds: who decides faster is a program, and its time says nothing
 _WORDS = {
     "ok": "ok",
     "error": "raised an exception",
@@ -56,6 +57,8 @@ def _headline(trace: Sequence[ToolRecord]) -> str:
     if failed:
         parts.append(f"{failed} not ok")
     parts.append(_seconds(sum(r.seconds for r in trace)))
+    if asked := _seconds(sum(r.waited for r in trace if r.waited >= WAIT)):
+        parts.append(f"waited {asked} for approval")
     return " · ".join(filter(None, parts))
 
 
@@ -109,9 +112,15 @@ def _said(record: ToolRecord) -> str:
 
 
 def _rest(record: ToolRecord) -> str:
-    parts = [_WORDS.get(record.status, record.status), _seconds(record.seconds)]
-    if record.approval != "auto":
-        parts.append(record.approval)
+    """What became of the call, how long it ran, and who let it run after how long."""
+    after = f" after {_seconds(record.waited)}" if record.waited >= WAIT else ""
+    parts = [_WORDS.get(record.status, record.status)]
+    if record.status == record.approval:  # refused: it did not run
+        parts[0] += after
+    else:
+        parts.append(_seconds(record.seconds))
+        if record.approval != "auto":
+            parts.append(record.approval + after)
     return "· " + " · ".join(filter(None, parts))
 
 

@@ -7,11 +7,12 @@ threads.
 
 import html
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import tooltrace
+from ..events import ToolRecord
+from . import facts, tooltrace
 from .turns import Turn, Turns
 
 VENDOR = "application/vnd.llm-magic.chat+json"
@@ -27,7 +28,7 @@ def bundle(turns: Turns, model: str, steady: bool = False) -> dict[str, Any]:
     """
     path = turns.path()
     out: dict[str, Any] = {
-        "text/plain": text(path, model),
+        "text/plain": text(path, model, steady),
         "text/markdown": markdown(path, model),
         "text/html": folded(path, model, steady),
     }
@@ -71,10 +72,10 @@ def title(turns: list[Turn], model: str) -> str:
     return f"Transcript of the chat with {model}: {n} turn{'s' * (n != 1)}"
 
 
-def text(turns: list[Turn], model: str) -> str:
+def text(turns: list[Turn], model: str, steady: bool = False) -> str:
     rows = [title(turns, model)]
     for turn in turns:
-        calls = f"\n{tooltrace.plain(turn.trace)}" if turn.trace else ""
+        calls = f"\n{tooltrace.plain(_trace(turn, steady))}" if turn.trace else ""
         rows.append(f"{_WHO[turn.role]}: {turn.message.text}{_remark(turn)}{calls}")
     return "\n\n".join(rows)
 
@@ -96,11 +97,16 @@ def _row(turn: Turn, steady: bool) -> str:
     if turn.role == "user":
         body = f"<p>{html.escape(turn.text)}</p>".replace("\n", "<br>")
     else:
-        body = _thoughts(turn) + tooltrace.fragment(turn.trace) + "".join(turn.answer.blocks)
+        body = _thoughts(turn) + tooltrace.fragment(_trace(turn, steady))
+        body += "".join(turn.answer.blocks)
         foot = " · ".join([*turn.foot(steady), *filter(None, (turn.note, turn.error))])
         body += f"<p><small>{html.escape(foot)}</small></p>" if foot else ""
     style = f"margin:6px 0;padding:2px 10px;border-left:3px solid {_EDGE[turn.role]}"
     return f'<div style="{style}"><b>{_WHO[turn.role]}</b>{body}</div>'
+
+
+def _trace(turn: Turn, steady: bool) -> Sequence[ToolRecord]:
+    return facts.steady_trace(turn.trace) if steady else turn.trace
 
 
 def _thoughts(turn: Turn) -> str:

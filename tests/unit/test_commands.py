@@ -382,6 +382,20 @@ def test_a_trace_shows_rounds_calls_and_what_became_of_them() -> None:
     assert repr(Reply("x").trace_view()) == "no tool was called"
 
 
+def test_a_trace_tells_the_wait_for_a_person_from_the_run() -> None:
+    slow = replace(TRACE[1], status="ok", seconds=0.12, waited=3.21)
+    refused = replace(TRACE[1], approval="refused", waited=2.0)
+    view = Reply("x", trace=(TRACE[0], slow, refused)).trace_view()
+    assert "· ok · 120 ms · edited after 3.2 s → refused by" in repr(view)
+    assert "· refused after 2.0 s →" in repr(view)
+    text = shown(view._repr_mimebundle_()["text/html"])
+    assert "3 tool calls · 1 not ok · 240 ms · waited 5.2 s for approval" in text
+    exported = json.loads(view.to_json())
+    assert [(r["seconds"], r["waited"]) for r in exported] == [(0.12, 0.0), (0.12, 3.21), (0, 2.0)]
+    # A program that approves at once is no wait.
+    assert "after" not in repr(Reply("x", trace=(replace(slow, waited=1e-4),)).trace_view())
+
+
 def test_a_trace_is_part_of_the_cell() -> None:
     page = views.bundle(Reply("x", trace=TRACE), views.Look())["text/html"]
     assert "3 tool calls" in shown(page)

@@ -83,7 +83,7 @@ def test_to_dict_survives_json_and_comes_back():
 
 
 def test_traces_and_branches_come_back():
-    record = ToolRecord(0, ToolCall("c", "f", "{}"), {}, "auto", "ok", 0.25, "42", "out", None)
+    record = ToolRecord(0, ToolCall("c", "f", "{}"), {}, "auto", "ok", 0.25, "42", "out", None, 1.5)
     fold = Fold("m")
     fold.add(ToolDone(record))
     base = fold.reply()
@@ -217,6 +217,10 @@ GOOD = {"version": 1, "text": "a"}
         {**GOOD, "calls": [{"id": 1, "name": "f", "arguments": "{}"}]}, {**GOOD, "prompt": 1},
         {**GOOD, "sampling": {"stop": [1]}}, {**GOOD, "sampling": {"temperature": "hot"}},
         {**GOOD, "shared": [0, 0, 0]},
+        {**GOOD, "trace": [{
+            "waited": "long", "round": 1, "approval": "", "status": "", "result": "",
+            "call": {"id": "", "name": "", "arguments": ""},
+        }]},
         *({**GOOD, "branches": [[0, {**GOOD, "shared": cuts}]]} for cuts in (
             [1, 0, 0], [0, 2, 0], [0, 0, -1], [0, 0], {}, "x", [True, 0, 0],
         )),

@@ -484,6 +484,33 @@ def test_who_cannot_be_asked_has_not_approved():
     assert "ZeroDivisionError" in record.result
 
 
+def test_the_wait_for_a_person_is_no_part_of_the_run():
+    record = run(nap, approve=lambda *a: time.sleep(0.3))
+    assert 0.3 <= record.waited < 5
+    assert 0.05 <= record.seconds < 0.3
+    assert run(nap).waited == 0.0
+    refused = run(nap, approve=lambda *a: time.sleep(0.1) or False)
+    assert refused.waited >= 0.1
+    assert refused.seconds < 0.05
+
+
+def nap() -> str:
+    "Sleeps a little."
+    time.sleep(0.05)
+    return "up"
+
+
+def test_an_interrupt_while_a_person_decides_keeps_the_wait():
+    def decide(*_):
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(nap, approve=decide)
+    assert caught.value.record.waited >= 0.1
+    assert caught.value.record.seconds < 0.05
+
+
 # ----------------------------------------------------------------------------- results and output
 
 
