@@ -6,13 +6,14 @@ know replies, tokens or IPython. markdown-it, nh3 and pygments are imported on f
 Three rules hold for every fragment. All text is escaped, and Markdown passes an allow-list after it
 was rendered with HTML switched off. Colours are hex, and what sets a background sets its own text
 colour, because untrusted notebooks and web viewers drop variables and media queries; where a style
-element survives, `STYLE` softens the same fragments for dark themes. Dollar signs outside of
+element survives, `style()` softens the same fragments for dark themes. Dollar signs outside of
 mathematics are fenced off, because notebooks typeset every `$...$` of an HTML output.
 """
 
 import functools
 import html as _html
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,53 @@ def table(
     )
 
 
+def columns(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
+) -> str:
+    """A table of text cells as one `pre` of aligned lines; columns without any content fall away.
+
+    For tables with a row per token. JupyterLab sanitises the HTML of each output once more than it
+    shows it, to look for headings, element by element: 1,000 rows of six cells took it 15 ms, and
+    the same rows as one text take less than 1.
+    """
+    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    lines = [[_isolated(row[i]) for i in kept] for row in (head, *rows)]
+    widths = [max(map(_width, cells)) for cells in zip(*lines, strict=True)]
+    right = [i in numbers for i in kept]
+    text = "\n".join(
+        "  ".join(
+            _pad(cell, width, end) for cell, width, end in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+    look = f"font-family:{MONO};font-size:12px;line-height:1.5;white-space:pre-wrap;margin:4px 0"
+    return f'<pre style="{look}">\n{escape(text)}</pre>'
+
+
+def _pad(cell: str, width: int, right: bool) -> str:
+    space = " " * (width - _width(cell))
+    return space + cell if right else cell + space
+
+
+def _width(cell: str) -> int:
+    """Columns that a monospaced font gives to `cell`."""
+    if cell.isascii():
+        return len(cell)
+    return sum(
+        0 if unicodedata.category(c) in ("Mn", "Me", "Cf")
+        else 2 if unicodedata.east_asian_width(c) in "WF"
+        else 1
+        for c in cell
+    )  # fmt: skip
+
+
+def _isolated(cell: str) -> str:
+    """Right-to-left script in a cell must not reorder the cells after it."""
+    if cell.isascii() or not any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in cell):
+        return cell
+    return f"\u2068{cell}\u2069"
+
+
 def needs_style(page: str) -> bool:
     """Does anything in `page` look better with the style element? Frames without it are small."""
     return "<table" in page or "lm-code" in page
@@ -170,8 +218,8 @@ def escape_dollars(markdown: str) -> str:
 def code(source: str, language: str = "") -> str:
     """A block of code, highlighted where pygments knows the language."""
     look = (
-        f"background:#f6f8fa;color:#24292f;padding:8px 10px;border-radius:6px;overflow-x:auto;"
-        f"font-family:{MONO};font-size:13px;line-height:1.45;margin:6px 0"
+        "background-color:#f6f8fa;color:#24292f;padding:8px 10px;border-radius:6px;"
+        f"overflow-x:auto;font-family:{MONO};font-size:13px;line-height:1.45;margin:6px 0"
     )
     name = f' title="{attribute(language)}"' if language else ""
     body = "".join(_highlight(source, language))
@@ -227,7 +275,15 @@ _ATTRIBUTES = {
     "td": {"style"},
 }
 _PROPERTIES = {
-    *("background", "color", "padding", "border-radius", "overflow-x", "font-family", "font-size"),
+    *(
+        "background-color",
+        "color",
+        "padding",
+        "border-radius",
+        "overflow-x",
+        "font-family",
+        "font-size",
+    ),
     *("line-height", "margin", "text-align"),
 }
 _LINK = re.compile(r"(?:https?|mailto):", re.IGNORECASE)

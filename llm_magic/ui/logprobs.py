@@ -128,7 +128,7 @@ def _paint(step: Shade, inner: str, title: str = "") -> str:
     tip = f' title="{title}"' if title else ""
     if step.light is None:
         return f"<span{tip}>{inner}</span>" if tip else inner
-    look = f'style="background:{step.light[0]};color:{step.light[1]}"'
+    look = f'style="background-color:{step.light[0]};color:{step.light[1]}"'
     mark = f"<sub>{step.mark}</sub>" if step.mark else ""
     return f'<span class="{step.css}"{tip} {look}>{inner}</span>{mark}'
 
@@ -166,17 +166,26 @@ def _one(top: Top, width: int) -> str:
 
 
 def _table(run: Sequence[Token], count: int) -> str:
-    # Cells and rows are not closed: HTML lets them be, and a row is half of a token's bytes.
-    rows = "".join(
-        f"<tr><td>{i}<td><code>{html.escape(tokens.alone(t.bytes, 24))}</code>"
-        f"<td>{html.text(percent(probability(t.logprob)))}<td>{nats(t.logprob)}"
-        f"<td>{'' if t.rank is None else t.rank}<td>{_others(t, count)}"
+    rows = [
+        (
+            str(i),
+            tokens.alone(t.bytes, 24),
+            percent(probability(t.logprob)),
+            nats(t.logprob),
+            "" if t.rank is None else f"{t.rank:,}",
+            _bound(entropy(t)),
+            percent(t.masked) if t.masked else "",
+            " · ".join(_one(a, 16) for a in t.top[:count]),
+        )
         for i, t in enumerate(run)
-    )
-    return (
-        '<table style="font-size:12px;margin:4px 0"><thead><tr><th>#<th>token<th>p<th>logprob'
-        f"<th>rank<th>most likely</thead><tbody>{rows}</tbody></table>"
-    )
+    ]
+    head = ("#", "token", "p", "logprob", "rank", "bits", "forbidden", "most likely")
+    return html.columns(head, rows, numbers=(0, 2, 3, 4, 5, 6))
+
+
+def _bound(bits: float | None) -> str:
+    """A lower bound in bits: rounded up, it would be none."""
+    return "" if bits is None else f"≥{math.floor(bits * 10) / 10}"
 
 
 # ----------------------------------------------------------------------------- one position

@@ -107,25 +107,23 @@ def _chips(pieces: Sequence[Piece], cached: int | None) -> Iterator[str]:
             ("lm-tc", _CONTROL) if piece.special else (f"lm-t{i % 2}", _SHADES[i % 2])
         )
         tip = html.attribute(f"{piece.id} · {piece.bytes.hex(' ')[:60]}")
+        look = f"background-color:{background};color:{color}"
         text = html.escape(piece.text if piece.special else flowing(piece.bytes))
-        yield (
-            f'<span class="{name}" title="{tip}" style="background:{background};color:{color}">'
-            f"{text}</span>"
-        )
+        yield f'<span class="{name}" title="{tip}" style="{look}">{text}</span>'
 
 
 def _piece_table(pieces: Sequence[Piece]) -> str:
-    # Cells and rows are not closed: HTML lets them be.
-    rows = "".join(
-        f"<tr><td>{i}<td>{p.id}"
-        f"<td><code>{html.escape(alone(p.bytes) if p.bytes else p.text)}</code>"
-        f"<td><code>{p.bytes.hex(' ')}</code><td>{'control' if p.special else ''}"
+    rows = [
+        (
+            str(i),
+            str(p.id),
+            alone(p.bytes or p.text.encode(), 24),
+            "control" if p.special else "",
+            p.bytes.hex(" "),
+        )
         for i, p in enumerate(pieces)
-    )
-    return (
-        '<table style="font-size:12px;margin:4px 0"><thead><tr><th>#<th>id<th>token<th>bytes'
-        f"<th>kind</thead><tbody>{rows}</tbody></table>"
-    )
+    ]
+    return html.columns(("#", "id", "token", "kind", "bytes"), rows, numbers=(0, 1))
 
 
 def listing(pieces: Sequence[Piece]) -> str:
@@ -179,7 +177,7 @@ def _turn(role: str, segment: str) -> str:
     for marker in _MARKER.finditer(segment):
         parts.append(html.escape(segment[at : marker.start()]))
         parts.append(
-            f'<span class="lm-tc" style="background:{background};color:{color}">'
+            f'<span class="lm-tc" style="background-color:{background};color:{color}">'
             f"{html.escape(marker[0])}</span>"
         )
         at = marker.end()

@@ -228,11 +228,11 @@ def test_what_sets_a_background_sets_a_readable_text_colour() -> None:
     pre = re.search(r"<pre[^>]*style=\"([^\"]*)", page)
     assert pre is not None
     look = dict(part.split(":", 1) for part in pre[1].split(";") if part)
-    assert contrast(look["background"], look["color"]) >= 4.5
+    assert contrast(look["background-color"], look["color"]) >= 4.5
     colors = re.findall(r'<span[^>]*style="color:(#[0-9a-f]+)"', page)
     assert len(set(colors)) >= 4
     for color in colors:
-        assert contrast(look["background"], color) >= 4.5
+        assert contrast(look["background-color"], color) >= 4.5
 
 
 def test_dark_rules_are_readable_too() -> None:
@@ -241,6 +241,22 @@ def test_dark_rules_are_readable_too() -> None:
     assert background is not None
     for color in re.findall(r"[{;]color:(#\w+)!", sheet):
         assert contrast(background[1], color) >= 4.5
+
+
+def test_columns_are_aligned_in_every_script() -> None:
+    head = ("#", "token", "none", "p")
+    names = ["a", "日本", "é́", "👍🏽", "שלום", "<b>"]
+    page = html.columns(head, [("1", name, "", f"{i}%") for i, name in enumerate(names)])
+    assert audit(page) == []
+    lines = shown(page).strip("\n").split("\n")
+    assert lines[0] == "#  token  p"
+    assert lines[1] == "1  a      0%"
+    assert lines[2] == "1  日本   1%"  # two columns each
+    assert lines[3] == "1  é́      2%"  # a combining accent has none
+    assert lines[5] == "1  \u2068שלום\u2069   4%"  # or the percentage would stand before it
+    assert lines[6] == "1  <b>    5%"
+    right = shown(html.columns(("n",), [("5",), ("1,234",)], numbers=(0,)))
+    assert right.strip("\n").split("\n") == ["    n", "    5", "1,234"]
 
 
 def test_verbatim_keeps_every_blank_and_line() -> None:
