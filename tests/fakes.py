@@ -23,6 +23,7 @@ class FakeForward:
 
     def __init__(self, n_ctx=64, n_slots=4, max_rows=8, delay=0.0, n_vocab=N_VOCAB, shape=None):
         self.n_vocab, self.n_ctx, self.n_slots, self.max_rows = n_vocab, n_ctx, n_slots, max_rows
+        self.max_wanted = max_rows
         self.kv = [[None] * n_ctx for _ in range(n_slots)]
         self.rows = self.steps = self.copied = 0
         self.delay = delay
@@ -38,6 +39,7 @@ class FakeForward:
         self.rows += len(tokens)
         if self.delay:
             time.sleep(self.delay * len(tokens))
+        assert len(want) <= self.max_wanted
         out = np.empty((len(want), self.n_vocab), np.float32)
         wanted = {int(w): i for i, w in enumerate(want)}
         seen: list[int] = []

@@ -25,11 +25,13 @@ def i32(*values) -> np.ndarray:
 
 
 def evaluate(forward, ids, slot=0, at=0, want=None) -> np.ndarray:
-    """Logits of all (or the wanted) rows of one step."""
+    """Logits of all (or the wanted) rows of one step, repeated where they are too many for one."""
     n = len(ids)
     rows = np.arange(n, dtype=np.int32)
+    batch = (i32(*ids), np.full(n, slot, np.int32), rows + at)
     want = rows if want is None else i32(*want)
-    return forward.step(i32(*ids), np.full(n, slot, np.int32), rows + at, want).copy()
+    parts = [want[i : i + forward.max_wanted] for i in range(0, len(want), forward.max_wanted)]
+    return np.concatenate([forward.step(*batch, part).copy() for part in parts or [want]])
 
 
 def log_softmax(logits) -> np.ndarray:

@@ -17,7 +17,8 @@ class Forward(Protocol):
     """One model with its KV cache, evaluated as a ragged batch. All calls come from one thread.
 
     n_vocab: rows of the output matrix (may exceed the tokenizer's vocabulary).
-    n_ctx: positions per slot; n_slots: independent KV sequences; max_rows: most rows in one step.
+    n_ctx: positions per slot; n_slots: independent KV sequences; max_rows: most rows in one step;
+    max_wanted: most of them whose logits one step returns.
     """
 
     @property
@@ -33,6 +34,9 @@ class Forward(Protocol):
     def max_rows(self) -> int: ...
 
     @property
+    def max_wanted(self) -> int: ...
+
+    @property
     def description(self) -> str:
         """Which path this is, for status(): "portable, CPU" or "AVX-512 VNNI, 2 threads"."""
 
@@ -42,7 +46,7 @@ class Forward(Protocol):
         tokens, slots, positions: [n], 1 <= n <= max_rows. The rows of one slot are adjacent and in
         rising, consecutive positions; the cache of that slot already holds every earlier position
         (0 .. first-1). Rows of one slot see each other causally. Slots do not see each other.
-        want: [m] row indices, rising; m may be 0.
+        want: [m] row indices, rising; 0 <= m <= max_wanted.
         Returns float32 [m, n_vocab]. The array may be reused by the next step: copy what must stay.
         """
 
@@ -65,3 +69,14 @@ class Forward(Protocol):
 
     def close(self) -> None:
         """Free weights and cache. Idempotent."""
+
+
+class Summarizer(Forward, Protocol):
+    """A forward pass that finds, in the call of the step, what readers of probabilities need."""
+
+    def step(self, tokens: I32, slots: I32, positions: I32, want: I32, top: int = 0) -> F32:
+        """top: `summarize` will be asked for so many entries of the wanted rows; 0: it will not."""
+
+    def summarize(self, n_rows: int, top: int) -> tuple[I32, F32, I32, F32]:
+        """Of the first rows that the last step returned: (argmax [n], log of the sum of
+        exponentials [n], ids of the `top` largest [n, top], their logits [n, top], falling)."""

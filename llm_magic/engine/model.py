@@ -89,6 +89,10 @@ class Portable:
         return MAX_ROWS
 
     @property
+    def max_wanted(self) -> int:
+        return MAX_ROWS
+
+    @property
     def description(self) -> str:
         return f"portable, {self.device}"
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError
 from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, Token, Top, Usage
 from . import turns
 from .cache import Slot, Slots, common_prefix
-from .forward import F32, Forward
+from .forward import F32, Forward, Summarizer
 from .gate import Gate
 from .generation import RUN_AHEAD as RUN_AHEAD
 from .generation import Channel
@@ -145,6 +145,7 @@ class Scheduler:
         self._working = False
         self._rows = {False: FIRST_CHUNK, True: FIRST_CHUNK}  # see _chunk
         self._model: Model | None = None
+        self._summarizer: Summarizer | None = None  # the model's forward pass, if it can
         self._slots: Slots | None = None
         self.ready: Future[Model] = Future()
         self._thread = threading.Thread(target=self._main, name="llm_magic engine", daemon=True)
@@ -276,6 +277,9 @@ class Scheduler:
             self._model = model
             forward, budget = model.forward, model.positions(model.cache_bytes)
             self._slots = Slots(forward.n_slots, forward.copy, forward.forget, budget)
+            if hasattr(forward, "summarize") and forward.n_vocab == model.n_vocab:
+                # Of a padded output matrix the sums would count rows without a token.
+                self._summarizer = cast(Summarizer, forward)
             del forward
         except BaseException as e:
             self._closed = True
@@ -315,7 +319,7 @@ class Scheduler:
         self._waiting.clear()
         if self._model is not None:
             self._model.forward.close()
-        self._model = self._slots = None
+        self._model = self._slots = self._summarizer = None
         self.ready = Future()
         self.ready.set_exception(NotLoadedError("the model was unloaded"))
 
@@ -413,13 +417,22 @@ class Scheduler:
         assert self._model is not None
         runs = self._without_followers([r for r in self._active if r.readable])
         most = self._model.forward.max_rows
-        batch = [(r, 1) for r in runs if len(r.ids) - r.done == 1][:most]
+        ready = [r for r in runs if len(r.ids) - r.done == 1]
+        if len(ready) > most:
+            ready.sort(key=lambda r: r.last)  # those that waited longest
+        batch = [(r, 1) for r in ready[:most]]
         prompts = [r for r in runs if len(r.ids) - r.done > 1]
+        if not prompts:
+            return batch
         collects = any(r.job.collect is not None for r in prompts)
         room = min(most, max(self._chunk(collects), len(batch) + MIN_CHUNK)) - len(batch)
+        more = self._model.forward.max_wanted - len(batch) - len(prompts)  # each may want one row
         for i, run in enumerate(sorted(prompts, key=lambda r: len(r.ids) - r.done)):
             share = max(1, room // (len(prompts) - i)) if room > 0 else 0
             n = min(share, len(run.ids) - run.done)
+            if run.job.collect is not None and n > 0:
+                n = min(n, 1 + max(0, more))
+                more -= n - 1
             if n > 0:
                 batch.append((run, n))
                 room -= n
@@ -502,25 +515,30 @@ class Scheduler:
             elif run.done + count == len(run.ids):
                 want.append(end - 1)
             row = end
-        began = time.perf_counter()
+        began, top = time.perf_counter(), self._top(batch, len(want))
+        rows = (tokens, slots, positions, np.array(want, np.int32))
         try:
-            logits = forward.step(tokens, slots, positions, np.array(want, np.int32))
+            if top and self._summarizer is not None:
+                logits = self._summarizer.step(*rows, top)
+            else:
+                logits = forward.step(*rows)
         except Exception as e:
             self._fail(batch, e)
             return
         collects = any(run.job.collect is not None for run, _ in batch)
         self._learn(n, time.perf_counter() - began, collects)
         try:
-            self._settle(batch, logits)
+            self._settle(batch, logits, self._summaries(len(want), top))
         except Exception as e:
             self._fail(batch, e)
 
-    def _settle(self, batch: list[tuple[_Run, int]], logits: F32) -> None:
+    def _settle(
+        self, batch: list[tuple[_Run, int]], logits: F32, summaries: list[Summary] | None
+    ) -> None:
         """Book what was evaluated, sample where a request reached its last token."""
         assert self._model is not None
         assert self._slots is not None
         row = 0
-        summaries = self._summaries(batch, len(logits))
         for run, count in batch:
             assert run.slot is not None
             start = run.done
@@ -548,18 +566,19 @@ class Scheduler:
         if run.done == len(run.ids):
             self._finish(run, "stop", None)
 
-    def _summaries(self, batch: list[tuple[_Run, int]], n: int) -> list[Summary] | None:
-        """Statistics that the forward pass computes in parallel, if it can."""
-        assert self._model is not None
-        forward = self._model.forward
-        summarize = getattr(forward, "summarize", None)
-        padded = forward.n_vocab != self._model.n_vocab  # its sums would count rows without a token
-        if summarize is None or padded or n == 0 or any(run.job.collect for run, _ in batch):
+    def _top(self, batch: list[tuple[_Run, int]], wanted: int) -> int:
+        """How many entries the forward pass is to list for each wanted row; 0: it cannot, or need
+        not."""
+        if self._summarizer is None or not wanted or any(run.job.collect for run, _ in batch):
+            return 0
+        top = max(1, *(run.job.top for run, _ in batch))
+        return top if top <= MAX_SUMMARY else 0
+
+    def _summaries(self, n: int, top: int) -> list[Summary] | None:
+        """What the forward pass found in the same call as its logits."""
+        if self._summarizer is None or not top:
             return None
-        top = max(1, *(run.job.top for run, _ in batch), 1)
-        if top > MAX_SUMMARY:
-            return None
-        _, lse, ids, _ = summarize(n, top)
+        _, lse, ids, _ = self._summarizer.summarize(n, top)
         rows = zip(lse.tolist(), ids.tolist(), strict=True)
         return [Summary(value, tuple(best)) for value, best in rows]
 

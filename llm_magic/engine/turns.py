@@ -1,7 +1,7 @@
 """Shorter turns of the interpreter while tokens are made.
 
 A thread that computes in pure Python keeps the interpreter for 5 ms after another one asks for it
-(sys.setswitchinterval), and a token needs it two or three times: beside such a cell most of a
+(sys.setswitchinterval), and a token needs it at least once: beside such a cell most of a
 token's time would be waiting. So while any engine has work the turns are shorter.
 
 Comes in: the owner threads' word that they begin and stop working. It must not know what they do.
@@ -12,7 +12,7 @@ has set meanwhile stays.
 import sys
 import threading
 
-SECONDS = 0.0005
+SECONDS = 0.0002
 _lock = threading.Lock()
 _working = 0  # engines that are at work
 _before = 0.0  # the interval to go back to

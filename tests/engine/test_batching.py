@@ -55,6 +55,30 @@ def until(condition, seconds=5.0):
 # ----------------------------------------------------------------------------- rows
 
 
+def test_a_step_wants_no_more_logits_than_it_may(start):
+    scheduler, forward = start(n_ctx=512, n_slots=4, max_rows=64)
+    forward.max_wanted = 5  # the fake refuses more
+    found = {7: {}, 8: {}}
+
+    def collector(token):
+        def collect(at, logits):
+            found[token].update({at + i: row.copy() for i, row in enumerate(logits)})
+
+        return collect
+
+    runs = [scheduler.submit(job([3, 4], n=100))]
+    runs += [scheduler.submit(Job((t,) * 90, collect=collector(t))) for t in found]
+    runs += [scheduler.submit(job([9] * 200, n=3))]
+    assert tokens_of(runs[3]) == greedy(forward, [9] * 200, 3)
+    for run in runs[1:3]:
+        list(run)
+    for token, rows in found.items():
+        assert sorted(rows) == list(range(90))
+        for i, row in rows.items():
+            np.testing.assert_array_equal(row, forward.logits([token] * (i + 1)))
+    assert tokens_of(runs[0]) == greedy(forward, [3, 4], 100)
+
+
 def test_the_first_step_of_an_unknown_model_is_short(start):
     scheduler, forward = start(n_ctx=4096, max_rows=512)
     list(scheduler.submit(job([5] * 2000, n=1)))
@@ -349,9 +373,9 @@ class Steps:
         self._step, self.of, self.seconds = self.forward.step, [], []
 
     def __enter__(self):
-        def step(tokens, slots, positions, want):
+        def step(tokens, slots, positions, want, *top):
             began = time.perf_counter()
-            out = self._step(tokens, slots, positions, want)
+            out = self._step(tokens, slots, positions, want, *top)
             self.seconds.append(time.perf_counter() - began)
             found, counts = np.unique(slots, return_counts=True)
             self.of.append(dict(zip(found.tolist(), counts.tolist(), strict=True)))

@@ -33,7 +33,8 @@ from .team import Command, Team, available_cores
 Progress = Callable[[str, int, int], None]
 MAX_ROWS = 512
 COMMANDS = {"nothing": 0, "step": 1, "pack": 2, "help": 3, "dismiss": 4, "summary": 5}
-FEW_ROWS = 32  # logits of so many rows stay allocated; more are given back after their step
+LOGIT_BYTES = 32 << 20  # of one step: scoring a text must not take what its length says
+MIN_WANTED = 16
 
 
 def supports(gguf: GGUF, config: Config) -> str | None:
@@ -77,6 +78,7 @@ class KernelForward:
         forced = target or os.environ.get("LLM_MAGIC_KERNEL") or None
         self.target: Target = choose(device.cpu_features(), forced)
         self._closed = self._many = False
+        self._summarized = (0, 0)  # rows, entries
         report = on_progress or (lambda stage, done, total: None)
 
         def read(name: str) -> npt.NDArray[np.float32]:
@@ -89,7 +91,7 @@ class KernelForward:
         self._kv = Region(n_slots * self._slot * 2, huge=True)
         self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot
         self._scratch = Region(scratch)
-        self._logits = Region(MAX_ROWS * self._row * 4)
+        self._logits = Region(self.max_wanted * self._row * 4)
         self._plan = Region(self._layout.model.nbytes + self._layout.layers.nbytes)
         words = lay.JOB_HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
         self._job = Region(words * 4)
@@ -120,6 +122,12 @@ class KernelForward:
         return MAX_ROWS
 
     @property
+    def max_wanted(self) -> int:
+        """As many as LOGIT_BYTES hold, but one of each slot in any case."""
+        fit = max(MIN_WANTED, LOGIT_BYTES // (self._row * 4))
+        return min(MAX_ROWS, max(fit, self._n_slots))
+
+    @property
     def threads(self) -> int:
         return self._team.threads
 
@@ -128,14 +136,19 @@ class KernelForward:
         n = self._team.threads
         return f"{self.target.title}, {n} thread{'s' if n > 1 else ''}"
 
-    def step(self, tokens: I32, slots: I32, positions: I32, want: I32) -> F32:
-        """See `Forward.step`. The result is a view of memory that the next step overwrites."""
+    def step(self, tokens: I32, slots: I32, positions: I32, want: I32, top: int = 0) -> F32:
+        """See `Forward.step`. The result is a view of memory that the next step overwrites.
+
+        top: summarize the wanted rows in the same call, with so many entries; 0: do not. Each call
+        costs a hand-over of the interpreter, which a cell that computes may hold.
+        """
         n, m, words = len(tokens), len(want), self._words
         self._check(tokens, slots, positions, want)
-        if self._many and m <= FEW_ROWS:
-            self._logits.discard(FEW_ROWS * self._row * 4)
-        self._many = m > FEW_ROWS
-        words[0], words[1], words[2] = COMMANDS["step"], n, m
+        if self._many and m <= self._n_slots:
+            self._logits.discard(self._n_slots * self._row * 4)
+        self._many = m > self._n_slots
+        self._summarized = (m, top) if 0 < top <= lay.TOP_MAX else (0, 0)
+        words[0], words[1], words[2], words[3] = COMMANDS["step"], n, m, self._summarized[1]
         at = lay.JOB_HEAD
         for rows in (tokens, slots, positions, want):
             words[at : at + len(rows)] = rows
@@ -156,12 +169,14 @@ class KernelForward:
         ids of the `top` largest int32 [n, top], their logits float32 [n, top], falling; equal
         logits: the lower id first). 0 <= top <= 32. log-probability = logit - lse.
         """
-        if not (0 <= n_rows <= MAX_ROWS and 0 <= top <= lay.TOP_MAX):
-            raise ValueError(f"at most {MAX_ROWS} rows and {lay.TOP_MAX} entries")
+        if not (0 <= n_rows <= self.max_wanted and 0 <= top <= lay.TOP_MAX):
+            raise ValueError(f"at most {self.max_wanted} rows and {lay.TOP_MAX} entries")
         keep, words = max(1, top), self._words
-        words[0], words[1], words[2] = COMMANDS["summary"], n_rows, keep
-        self._team.ready()
-        self._call(*self._arguments)
+        if self._summarized != (n_rows, keep):  # else the step has done it
+            words[0], words[1], words[2] = COMMANDS["summary"], n_rows, keep
+            self._team.ready()
+            self._call(*self._arguments)
+            self._summarized = (n_rows, keep)
         at = lay.JOB_HEAD + 4 * MAX_ROWS
         out = words[at : at + n_rows * (1 + 2 * keep)].copy()
         ids = out[n_rows : n_rows * (1 + keep)].reshape(n_rows, keep)
@@ -196,8 +211,11 @@ class KernelForward:
             new[s, :used] = had[s, :used]
         del had, new
         self._slot = slot
+        self._logits.close()
         self._filled = np.concatenate([self._filled, np.zeros(n_slots - self._n_slots, np.int64)])
         self._n_ctx, self._n_slots = n_ctx, n_slots
+        self._logits, self._many = Region(self.max_wanted * self._row * 4), False
+        self._summarized = (0, 0)
         self._write_plan()
         self._set_arguments()
         old.close()
@@ -305,7 +323,7 @@ class KernelForward:
             and _within(tokens, self.config.n_vocab)
             and _within(slots, self._n_slots)
             and _within(positions, self._n_ctx)
-            and (m == 0 or (m <= n and _within(want, n)))
+            and (m == 0 or (m <= min(n, self.max_wanted) and _within(want, n)))
         ):
             raise EngineError("a row of the batch is outside the model's sizes")
 

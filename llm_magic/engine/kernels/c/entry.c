@@ -34,20 +34,25 @@ void llm_magic_kernel(i32 *job, void *plan, u8 *weights, u16 *kv, u8 *scratch, f
 #include "pack.h"
 #include "summary.h"
 
+// Summaries follow the rows of the job: lse, ids, values.
+static void outline(i32 *job, int rows, int keep, const model_t *m, u8 *scratch,
+                    const float *logits, team_t *team) {
+  i32 *out = job + 16 + 4 * m->max_rows;
+  summarize(logits, UP(m->vocab, 32), m->vocab, rows, keep, (part_t *)(scratch + m->work),
+            (float *)out, out + rows, (float *)(out + rows + rows * keep), team);
+}
+
 static void dispatch(i32 *job, void *plan, u8 *weights, u16 *kv, u8 *scratch, float *logits,
                      void *team) {
   const model_t *m = plan;
   switch (job[0]) {
-  case STEP: step(job, m, weights, kv, scratch, logits, team); break;
+  case STEP:
+    step(job, m, weights, kv, scratch, logits, team);
+    if (job[3]) outline(job, job[2], job[3], m, scratch, logits, team);
+    break;
   case PACK: pack((pack_t *)(job + 4), team); break;
   case HELP: help(team); break;
   case DISMISS: dismiss(team); break;
-  case SUMMARY: {  // results follow the rows of the job: lse, ids, values
-    i32 *out = job + 16 + 4 * m->max_rows;
-    const int rows = job[1], keep = job[2];
-    summarize(logits, UP(m->vocab, 32), m->vocab, rows, keep, (part_t *)(scratch + m->work),
-              (float *)out, out + rows, (float *)(out + rows + rows * keep), team);
-    break;
-  }
+  case SUMMARY: outline(job, job[1], job[2], m, scratch, logits, team); break;
   }
 }

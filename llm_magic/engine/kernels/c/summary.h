@@ -52,10 +52,13 @@ static void summary_task(void *arg, int task) {
 static void summarize(const float *logits, i64 stride, int vocab, int rows, int keep, part_t *work,
                       float *lse, i32 *id, float *value, team_t *team) {
   summary_t s = {logits, stride, work, vocab, MIN(PARTS_MAX, 4 * (team->helpers + 1)), keep};
-  for (int r = 0; r < rows; r++) {  // row by row: the parts of one row fit the work memory
-    s.logits = logits + r * stride;
-    run(team, summary_task, &s, s.n_parts);
-    part_t *all = work;
+  const int most = PARTS_MAX / s.n_parts;  // rows whose parts fit the work memory
+  for (int r = 0; r < rows; r++) {
+    if (r % most == 0) {
+      s.logits = logits + r * stride;
+      run(team, summary_task, &s, MIN(most, rows - r) * s.n_parts);
+    }
+    part_t *all = work + r % most * s.n_parts;
     float top = all->top;
     for (int i = 1; i < s.n_parts; i++) top = MAX(top, all[i].top);
     double total = 0;
