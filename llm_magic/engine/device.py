@@ -10,6 +10,7 @@ after the user's own `import tinygrad`, on any thread.
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import hashlib
 import os
@@ -105,13 +106,27 @@ def building() -> Iterator[None]:
 def cpu_features() -> frozenset[str]:
     """Extensions of this CPU, as Linux names them: "avx2", "avx512_vnni", "asimddp".
 
-    Linux: /proc/cpuinfo; macOS: sysctl; elsewhere empty, which means: assume nothing.
+    Linux: /proc/cpuinfo; macOS: sysctl; elsewhere empty, which means: assume nothing. AMX is left
+    out where the system does not let this process use its tile registers.
     """
     if SYSTEM == "Linux":
-        return frozenset(_cpuinfo().get("flags", _cpuinfo().get("Features", "")).split())
+        info = _cpuinfo()
+        flags = frozenset(info.get("flags", info.get("Features", "")).split())
+        if "amx_tile" in flags and not _tiles_granted():
+            flags -= {flag for flag in flags if flag.startswith("amx_")}
+        return flags
     if SYSTEM == "Darwin":
         return _sysctl_features(_sysctl())
     return frozenset()
+
+
+_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18  # Linux on x86-64
+
+
+def _tiles_granted() -> bool:
+    """Ask the system to save tile registers for this process and its threads: off by default."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)) == 0
 
 
 def cpu_hash() -> str:

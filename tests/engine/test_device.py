@@ -275,6 +275,25 @@ def test_cpu_features_of_this_machine():
         assert "asimd" in found
 
 
+@pytest.mark.parametrize("granted", [True, False])
+def test_tile_registers_count_only_where_the_system_grants_them(monkeypatch, granted):
+    monkeypatch.setattr(device, "SYSTEM", "Linux")
+    monkeypatch.setattr(device, "_cpuinfo", lambda: {"flags": "avx2 amx_bf16 amx_tile amx_int8"})
+    monkeypatch.setattr(device, "_tiles_granted", lambda: granted)
+    device.cpu_features.cache_clear()
+    try:
+        amx = {"amx_bf16", "amx_tile", "amx_int8"} if granted else set()
+        assert device.cpu_features() == {"avx2"} | amx
+    finally:
+        device.cpu_features.cache_clear()
+
+
+@pytest.mark.skipif(not LINUX or platform.machine() != "x86_64", reason="a request of Linux on x86")
+def test_the_system_is_asked_for_tile_registers():
+    """It grants them exactly where it has them: its own list of what the CPU can do says so."""
+    assert device._tiles_granted() == ("amx_tile" in device._cpuinfo()["flags"].split())
+
+
 def test_cpu_features_of_other_systems(monkeypatch):
     arm = "hw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_SME: 0\nhw.ncpu: 8\n"
     assert device._sysctl_features(arm) == {"asimddp"}

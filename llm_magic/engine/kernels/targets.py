@@ -5,7 +5,7 @@ code from tinygrad's own CPU compiler. It must not know models, buffers or threa
 
 All variants share every file but the header of primitives, `isa_<header>.h`. The instruction set is
 named to the compiler in full (never "native"), so a cached object is right for any CPU that has
-these features, and wrong for none. A variant for AMX would be one more row and header.
+these features, and wrong for none.
 """
 
 import platform
@@ -37,6 +37,13 @@ _V3 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 # Best first. prefer-vector-width: by default clang halves 512-bit code, for old Skylakes.
 TARGETS = (
+    Target(
+        "avx512amx",
+        "AVX-512 VNNI and AMX",
+        "avx512amx",
+        ("x86_64", "x86-64-v4", "avx512vnni", "amx-tile", "amx-int8", "prefer-vector-width=512"),
+        _V4 | {"avx512_vnni", "amx_tile", "amx_int8"},
+    ),
     Target(
         "avx512vnni",
         "AVX-512 VNNI",

@@ -3,6 +3,10 @@
 // Rows are the inner loop, so that weights are unpacked once for all of them and every row has its
 // own chain of sums. R is a compile-time constant of each copy: all sums live in registers.
 
+#ifndef VR
+#define VR MR  // rows of one pass; a panel may hold more
+#endif
+
 INLINE mb ld_mb(const u8 *p) {
   typedef mb mb_u __attribute__((aligned(1), may_alias));
   return *(const mb_u *)p;
@@ -59,7 +63,7 @@ INLINE mb group(int kind, const u8 *q, const u8 *h, int j) {
 INLINE void dot_groups(int kind, int R, const u8 *q, const u8 *h, int first, int last, mf d, mf m,
                        const u8 *aq, const scale_t *as, mf *acc) {
   const kind_t is = kind_of(kind);
-  idot sum[MR];
+  idot sum[VR];
   UNROLL for (int r = 0; r < R; r++) {
     i32 neg = as[r].neg;
     if (kind == Q6_K) neg = first ? as[r].neg2 : neg - as[r].neg2;
@@ -82,7 +86,7 @@ INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, con
                      int stride, float *y) {
   const int head = super_bytes(kind), bytes = block_bytes(kind);
   UNROLL for (int o = 0; o < 16; o += V) {
-    mf acc[MR];
+    mf acc[VR];
     UNROLL for (int r = 0; r < R; r++) acc[r] = (mf){};
     mf sd = {}, sm = {};
     const u8 *b = w, *q = aq;
@@ -117,7 +121,7 @@ INLINE void tile_float(int kind, int R, const u8 *w, int inputs, const float *x,
                        float *y) {
   enum { C = 2 };  // for any R, so that a row's sum does not depend on its neighbours
   UNROLL for (int o = 0; o < 16; o += V) {
-    mf acc[MR][C];
+    mf acc[VR][C];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < C; c++) acc[r][c] = (mf){};
     for (int i = 0; i < inputs; i += C) {
       UNROLL for (int c = 0; c < C; c++) {
@@ -148,9 +152,9 @@ INLINE void tile_rows(int kind, int R, const u8 *w, int blocks, const u8 *q, con
   static __attribute__((noinline)) void tile_##kind(                                            \
       int R, const u8 *w, int blocks, const u8 *q, const scale_t *s, const float *f, float *y) { \
     int r = 0;                                                                                  \
-    for (; r + MR <= R; r += MR)                                                                \
-      tile_rows(kind, MR, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16);                  \
-    if (MR > 4 && r + 4 <= R) {                                                                 \
+    for (; r + VR <= R; r += VR)                                                                \
+      tile_rows(kind, VR, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16);                  \
+    if (VR > 4 && r + 4 <= R) {                                                                 \
       tile_rows(kind, 4, w, blocks, q + r * 64, s + r, f + r, R, y + r * 16), r += 4;           \
     }                                                                                           \
     switch (R - r) {                                                                            \

@@ -14,6 +14,19 @@ static int cut(step_t *s, int tiles, int blocks, int most, i64 bytes) {
   return s->tile_chunks * s->row_chunks;
 }
 
+// What a tile gave for the rows of a panel, y: [R][16], to its place.
+INLINE void put_product(const step_t *s, int which, int tile, int panel, int R, const float *y) {
+  float *rows = s->to + (i64)panel * MR * s->to_wide;
+  vf bias = s->bias[which] >= 0 ? ld(vector(s, s->bias[which]) + tile * 16) : (vf){};
+  for (int r = 0; r < R; r++) {
+    float *to = rows + (i64)r * s->to_wide + s->to_at[which] + tile * 16;
+    vf v = ld(y + r * 16) + bias;
+    if (s->add) v += ld(to);
+    if (s->softcap > 0) v = s->softcap * vtanh(v / s->softcap);
+    st(to, v);
+  }
+}
+
 // y = from * mats^T: stored (with bias), or added to what is there.
 static void product_task(void *arg, int task) {
   step_t *s = arg;
@@ -23,32 +36,15 @@ static void product_task(void *arg, int task) {
   float y[MR * 16] __attribute__((aligned(64)));
   for (int panel = panel0; panel < panel1; panel++) {
     const int R = panel_rows(s->n, panel);
-    float *rows = s->to + (i64)panel * MR * s->to_wide;
     int which = 0, first = 0;
     for (int t = tile0; t < tile0 + s->chunk; t++) {
       while (which < s->n_mats && t - first >= tiles_of(s->mats[which]))
         first += tiles_of(s->mats[which++]);
       if (which == s->n_mats) break;
-      const int tile = t - first;
-      tile_times_panel(s->weights, s->mats[which], tile, s->from, panel, R, y);
-      vf bias = s->bias[which] >= 0 ? ld(vector(s, s->bias[which]) + tile * 16) : (vf){};
-      for (int r = 0; r < R; r++) {
-        float *to = rows + (i64)r * s->to_wide + s->to_at[which] + tile * 16;
-        vf v = ld(y + r * 16) + bias;
-        if (s->add) v += ld(to);
-        if (s->softcap > 0) v = s->softcap * vtanh(v / s->softcap);
-        st(to, v);
-      }
+      tile_times_panel(s->weights, s->mats[which], t - first, s->from, panel, R, y);
+      put_product(s, which, t - first, panel, R, y);
     }
   }
-}
-
-static void product(step_t *s, const acts_t *from, float *to, int to_wide, int add) {
-  int tiles = 0;
-  for (int i = 0; i < s->n_mats; i++) tiles += tiles_of(s->mats[i]);
-  s->from = from, s->to = to, s->to_wide = to_wide, s->add = add;
-  int tasks = cut(s, tiles, from->blocks, 16, tile_bytes(s->mats[0]->kind, from->blocks));
-  run(s->team, product_task, s, tasks);
 }
 
 // GELU in its tanh form is x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)).
@@ -57,14 +53,25 @@ INLINE vf activate(vf x, int gelu) {
   return x * vsigmoid(z);
 }
 
-// inner = activation(gate) * up, packed at once: a task owns whole blocks of 32 inner entries.
+// inner = activation(gate) * up of a panel, packed at once: 32 inner entries. g, u: [2][MR][16].
+INLINE void put_inner(step_t *s, int panel, int R, int block, const float *g, const float *u) {
+  float x[MR * 32] __attribute__((aligned(64)));
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < 2; t++) {
+      const int at = (t * MR + r) * 16;
+      st(x + r * 32 + t * 16, activate(ld(g + at), s->model->gelu) * ld(u + at));
+    }
+  put_blocks(&s->inner, panel, R, block, x, s->floats);
+}
+
+// A task owns whole blocks of 32 inner entries.
 static void glu_task(void *arg, int task) {
   step_t *s = arg;
   const layer_t *l = s->layer;
   const int block0 = task % s->tile_chunks * s->chunk;
   const int panel0 = task / s->tile_chunks * s->row_panels;
   const int block1 = MIN(s->inner.blocks, block0 + s->chunk);
-  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels), gelu = s->model->gelu;
+  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
   float g[2 * MR * 16] __attribute__((aligned(64))), u[2 * MR * 16] __attribute__((aligned(64)));
   for (int panel = panel0; panel < panel1; panel++) {
     const int R = panel_rows(s->n, panel);
@@ -73,13 +80,82 @@ static void glu_task(void *arg, int task) {
         tile_times_panel(s->weights, &l->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
         tile_times_panel(s->weights, &l->up, 2 * b + t, &s->in, panel, R, u + t * MR * 16);
       }
-      float x[MR * 32] __attribute__((aligned(64)));
-      for (int r = 0; r < R; r++)
-        for (int t = 0; t < 2; t++) {
-          const int at = (t * MR + r) * 16;
-          st(x + r * 32 + t * 16, activate(ld(g + at), gelu) * ld(u + at));
-        }
-      put_blocks(&s->inner, panel, R, b, x, s->floats);
+      put_inner(s, panel, R, b, g, u);
     }
   }
+}
+
+#ifdef TILE_ROWS
+#include "tiles.h"
+
+// The same two phases on tile registers: pairs of tiles, each times all panels of the task.
+static void product_pairs_task(void *arg, int task) {
+  step_t *s = arg;
+  const int pair0 = task % s->tile_chunks * s->chunk;
+  const int panel0 = task / s->tile_chunks * s->row_panels;
+  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
+  float y[TILE_PANELS * 2 * MR * 16] __attribute__((aligned(64)));
+  int which = 0, first = 0;
+  tiles_on();
+  for (int pair = pair0; pair < pair0 + s->chunk; pair++) {
+    while (which < s->n_mats && pair - first >= pairs_of(s->mats[which]))
+      first += pairs_of(s->mats[which++]);
+    if (which == s->n_mats) break;
+    for (int p = panel0; p < panel1; p += TILE_PANELS) {
+      const int end = MIN(panel1, p + TILE_PANELS);
+      pair_times_panels(s->weights, s->mats[which], pair - first, s->from, s->n, p, end, y);
+      for (int i = 0; i < 2 * (end - p); i++)
+        put_product(s, which, 2 * (pair - first) + i % 2, p + i / 2, panel_rows(s->n, p + i / 2),
+                    y + i * MR * 16);
+    }
+  }
+  tiles_off();
+}
+
+static void glu_pairs_task(void *arg, int task) {
+  step_t *s = arg;
+  const layer_t *l = s->layer;
+  const int block0 = task % s->tile_chunks * s->chunk;
+  const int panel0 = task / s->tile_chunks * s->row_panels;
+  const int block1 = MIN(s->inner.blocks, block0 + s->chunk);
+  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
+  float g[TILE_PANELS * 2 * MR * 16] __attribute__((aligned(64)));
+  float u[TILE_PANELS * 2 * MR * 16] __attribute__((aligned(64)));
+  tiles_on();
+  for (int b = block0; b < block1; b++)
+    for (int p = panel0; p < panel1; p += TILE_PANELS) {
+      const int end = MIN(panel1, p + TILE_PANELS);
+      pair_times_panels(s->weights, &l->gate, b, &s->in, s->n, p, end, g);
+      pair_times_panels(s->weights, &l->up, b, &s->in, s->n, p, end, u);
+      for (int i = 0; i < end - p; i++)
+        put_inner(s, p + i, panel_rows(s->n, p + i), b, g + i * 2 * MR * 16, u + i * 2 * MR * 16);
+    }
+  tiles_off();
+}
+#endif
+
+static void product(step_t *s, const acts_t *from, float *to, int to_wide, int add) {
+  const i64 bytes = tile_bytes(s->mats[0]->kind, from->blocks);
+  int tiles = 0, pairs = 0;
+  for (int i = 0; i < s->n_mats; i++) tiles += tiles_of(s->mats[i]), pairs += pairs_of(s->mats[i]);
+  s->from = from, s->to = to, s->to_wide = to_wide, s->add = add;
+#ifdef TILE_ROWS
+  if (s->n >= TILE_ROWS) {
+    run(s->team, product_pairs_task, s, cut(s, pairs, from->blocks, 8, 2 * bytes));
+    return;
+  }
+#endif
+  run(s->team, product_task, s, cut(s, tiles, from->blocks, 16, bytes));
+}
+
+static void glu(step_t *s) {
+  const int tasks = cut(s, s->inner.blocks, s->in.blocks, 4,
+                        4 * tile_bytes(s->layer->gate.kind, s->in.blocks));
+#ifdef TILE_ROWS
+  if (s->n >= TILE_ROWS) {
+    run(s->team, glu_pairs_task, s, tasks);
+    return;
+  }
+#endif
+  run(s->team, glu_task, s, tasks);
 }

@@ -78,9 +78,7 @@ static void forward(step_t *s) {
     project(s, &l->o, &s->mixed, l->o_bias, l->post_attn);
     normed(s, l->post_attn, l->ffn_norm, is_float(l->gate.kind) || is_float(l->up.kind));
     s->floats = is_float(l->down.kind);
-    int tasks = cut(s, s->inner.blocks, s->in.blocks, 4,
-                    4 * tile_bytes(l->gate.kind, s->in.blocks));
-    run(s->team, glu_task, s, tasks);
+    glu(s);
     project(s, &l->down, &s->inner, -1, l->post_ffn);
     post = l->post_ffn;
   }

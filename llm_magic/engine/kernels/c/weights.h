@@ -41,6 +41,7 @@ INLINE i64 tile_bytes(int kind, int blocks) {
 }
 INLINE int blocks_of(const mat_t *m) { return UP(m->k, 32) / 32; }
 INLINE int tiles_of(const mat_t *m) { return UP(m->n, 16) / 16; }
+INLINE int pairs_of(const mat_t *m) { return UP(m->n, 32) / 32; }  // there is memory for whole pairs
 INLINE int is_float(int kind) { return kind <= BF16; }
 
 INLINE float half_f32(const u8 *p) { return half1(ld16(p)); }
