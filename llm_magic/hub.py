@@ -59,10 +59,10 @@ class Hub:
 
         ctx: context in tokens (4096, or the model's own limit if that is less). slots:
         conversations kept in the KV cache (4). threads: CPU threads (all cores the process may
-        use). device: a tinygrad device (CPU). cache_mb: megabytes of KV cache that conversations
-        may keep while nobody continues them (all that the slots hold). Asking a loaded model for
-        more of these grows it; for less, changes nothing. Raises what models.resolve and the
-        engine raise; a failed load leaves nothing behind.
+        use; never more than its processors). device: a tinygrad device (CPU). cache_mb: megabytes
+        of KV cache that conversations may keep while nobody continues them (all that the slots
+        hold). Asking a loaded model for more of these grows it; for less, changes nothing. Raises
+        what models.resolve and the engine raise; a failed load leaves nothing behind.
         """
         sizes = {"ctx": ctx, "slots": slots, "threads": threads, "cache_mb": cache_mb}
         for what, value in sizes.items():

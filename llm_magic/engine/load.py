@@ -28,9 +28,9 @@ PORTABLE = "portable"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to load. threads None: all cores the process may use. device None: CPU.
+    """How to load. device None: CPU. cache_bytes: see scheduler.Model.
 
-    cache_bytes: see scheduler.Model.
+    threads None: all cores the process may use. More than its processors are never taken.
     """
 
     n_ctx: int
@@ -105,7 +105,7 @@ class Engine:
         ctx = min(n_ctx or 0, limit)
         if ctx > forward.n_ctx or (n_slots or 0) > forward.n_slots:
             self.scheduler.resize(ctx, n_slots or 0)
-        set_threads = getattr(forward, "set_threads", None)
+        set_threads, threads = getattr(forward, "set_threads", None), _at_most_all(threads)
         if threads is not None and threads > self.loaded().threads and set_threads is not None:
             self.scheduler.call(lambda: set_threads(threads))
             self._loaded = replace(self.loaded(), threads=threads)
@@ -171,7 +171,7 @@ class Engine:
             if supports(gguf, config) is None:
                 return KernelForward(
                     gguf, config, n_ctx, self.options.n_slots,
-                    threads=self.options.threads, on_progress=self._say, target=wanted or None,
+                    threads=_at_most_all(self.options.threads), on_progress=self._say, target=wanted or None,
                 )  # fmt: skip
         from .model import Portable
 
@@ -183,6 +183,13 @@ class Engine:
             return Portable(
                 gguf, config, n_ctx, self.options.n_slots, where.name, self.gate, self._say
             )
+
+
+def _at_most_all(threads: int | None) -> int | None:
+    """Threads beyond the processors would only wait for each other, at every phase of a step."""
+    from .kernels.team import processors
+
+    return None if threads is None else min(threads, processors())
 
 
 def _bulky(value: Any) -> bool:

@@ -19,6 +19,7 @@ from toy import toy_gguf
 import llm_magic
 from llm_magic import errors
 from llm_magic.engine import load as engine_load
+from llm_magic.engine.kernels.team import processors
 from llm_magic.engine.tokenizer import build_tokenizer
 from llm_magic.events import Delta, Finish, Message, Prefill
 from llm_magic.hub import hub
@@ -348,6 +349,18 @@ def test_the_first_reply_tells_how_long_loading_took(tmp_path):
     first, second = (llm.complete("a b", max_tokens=2).timings.load for _ in range(2))
     assert 0 < first <= seconds
     assert second == 0
+    llm.unload()
+
+
+@pytest.mark.parametrize("asked", [1, 99])
+def test_no_more_threads_than_processors(tmp_path, asked):
+    """99 threads on two processors would wait for each other at every phase of a step."""
+    path = str(toy_gguf(tmp_path / "threads.gguf"))
+    llm = llm_magic.load(path, threads=asked)
+    assert llm.status().threads == min(asked, processors())
+    llm_magic.load(path, threads=500)
+    assert llm.status().threads == processors()
+    assert llm.complete("a b", max_tokens=2).tokens
     llm.unload()
 
 

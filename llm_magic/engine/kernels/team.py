@@ -28,6 +28,16 @@ MAX_THREADS = 256
 SPIN_THOUSAND_TICKS = 300  # about 0.1 ms: longer than the gap between the phases of a step
 
 
+def processors() -> int:
+    """Processors that this process may use, hardware threads counted one by one: more threads than
+    these would only wait for each other."""
+    if hasattr(os, "sched_getaffinity"):
+        mine = len(os.sched_getaffinity(0))
+    else:
+        mine = os.cpu_count() or 1
+    return max(1, min(mine, _quota(Path("/sys/fs/cgroup")) or mine))
+
+
 def available_cores() -> int:
     """Cores that this process may use: affinity, cut by a cgroup's quota.
 
