@@ -170,8 +170,8 @@ class Engine:
 
             if supports(gguf, config) is None:
                 return KernelForward(
-                    gguf, config, n_ctx, self.options.n_slots,
-                    threads=_at_most_all(self.options.threads), on_progress=self._say, target=wanted or None,
+                    gguf, config, n_ctx, self.options.n_slots, _at_most_all(self.options.threads),
+                    on_progress=self._say, target=wanted or None,
                 )  # fmt: skip
         from .model import Portable
 
