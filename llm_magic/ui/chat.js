@@ -2,6 +2,7 @@
 // everything ({to: this view}). Goes out: what the person asks for. No network, and no state of its
 // own but the draft: a second view or a reloaded page shows the same.
 
+import { Kept } from "./kept.js";
 import { node, icon, iconButton } from "./chat_dom.js";
 import { TurnView } from "./chat_turn.js";
 import { Settings, Meter, Spark } from "./chat_panel.js";
@@ -30,6 +31,7 @@ class ChatView {
     this.pending = null; // {nonce, text} that the kernel has not taken yet
     this.tell = this.tell.bind(this);
     this.form = model.get("form") ?? {};
+    this.kept = new Kept(model, () => this.tell({ t: "transcript", view: this.id }));
     this.build(el);
     this.listen = (message) => this.receive(message);
     model.on("msg:custom", this.listen);
@@ -45,6 +47,7 @@ class ChatView {
     this.model.off("msg:custom", this.listen);
     this.model.off("comm_live_update", this.revive);
     clearTimeout(this.timer);
+    this.kept.dispose();
   }
 
   // -------------------------------------------------------------- building
@@ -74,6 +77,7 @@ class ChatView {
   head() {
     this.name = node("span", "llmc-name");
     this.doing = node("span", "llmc-doing", { role: "status" });
+    this.amount = node("span", "llmc-amount", { "aria-hidden": "true" }); // the bar says it, too
     this.meter = new Meter();
     this.spark = new Spark();
     const change = (t) => () => this.tell({ t });
@@ -94,7 +98,7 @@ class ChatView {
     });
     this.bar = node("progress", "llmc-progress", { "aria-label": "Progress", hidden: true });
     return node("header", "llmc-head", {}, [
-      this.name, this.doing, this.spark.el, this.meter.el, this.tools, this.file, this.bar,
+      this.name, this.doing, this.amount, this.spark.el, this.meter.el, this.tools, this.file, this.bar,
     ]);
   }
 
@@ -138,6 +142,11 @@ class ChatView {
     this.bar.hidden = !busy || ["decode", "reason", "ask"].includes(phase.name);
     this.bar.removeAttribute("value");
     if (phase.total) Object.assign(this.bar, { max: phase.total, value: phase.done });
+    this.bar.setAttribute("aria-label", phase.text || "Progress");
+    const amount = this.bar.hidden ? "" : phase.amount ?? "";
+    if (amount) this.bar.setAttribute("aria-valuetext", amount);
+    else this.bar.removeAttribute("aria-valuetext");
+    this.amount.textContent = amount;
     this.showEmpty();
   }
 
@@ -370,6 +379,8 @@ class ChatView {
       case "context": return this.meter.show(op);
       case "phase": return this.showPhase(op);
       case "settings": this.showName(op.model); return this.settings.show(op);
+      case "kept": return this.kept.told(op);
+      case "transcript": return this.kept.renew(op);
       case "notice": return this.say(op.text, op.action);
       case "draft": return this.draft(op.text);
       case "file": return this.offerFile(op.data);

@@ -18,7 +18,7 @@ from typing import Any
 import anywidget
 import traitlets
 from IPython import get_ipython
-from IPython.display import display, update_display
+from IPython.display import display
 
 from .. import models
 from ..chat.conversation import Conversation
@@ -38,7 +38,7 @@ SUGGESTIONS = (
     "What is the capital of Norway?",
 )
 # In this order they are one module: what one declares, the later ones use.
-_SCRIPTS = ("chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js")
+_SCRIPTS = ("kept.js", "chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js")
 
 
 class Chat(anywidget.AnyWidget):  # type: ignore[misc]
@@ -81,8 +81,10 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         }  # fmt: skip
         super().__init__(state={"v": VERSION, "model": self.model, "turns": []}, form=form)
         self._pump = Pump(self._port, html.markdown)
-        self._transcript = transcript.bundle(self._pump.turns, self.model, _docs_mode())
-        self._display_id = f"llm-chat-{self.model_id}"
+        self._transcript = widget.Kept(
+            transcript.bundle(self._pump.turns, self.model, _docs_mode()),
+            f"llm-chat-{self.model_id}", tagged=not _docs_mode(),
+        )  # fmt: skip
         self._cell: Any = None  # parent header of the cell that shows this chat
         self.on_msg(self._on_message)
         widget.take_subshell_messages(self.comm)
@@ -131,7 +133,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         if self._cell is not None:
             # What runs notebooks without a page (nbclient) hears of displays only what the cell
             # that runs now says of them, and would save an old transcript.
-            update_display(self._transcript, display_id=self._display_id, raw=True)
+            self._transcript.show(update=True)
         return done
 
     def undo(self) -> None:
@@ -176,7 +178,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._cell = widget.running_cell()
         if not _docs_mode():
             display(view, metadata=metadata, raw=True)
-        display(self._transcript, raw=True, display_id=self._display_id)
+        self._transcript.show()
 
     def _on_message(self, widget: Any, content: Any, buffers: Any) -> None:
         if isinstance(content, Mapping):
@@ -185,11 +187,11 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     def _settle(self) -> None:
         """Write the settled state and the transcript. On the pump thread only."""
         turns = self._pump.turns
-        self._transcript = transcript.bundle(turns, self.model, _docs_mode())
+        self._transcript.change(transcript.bundle(turns, self.model, _docs_mode()))
         self.state = {"v": VERSION, "model": self.model, "turns": turns.saved()}
         if self._cell is not None:
             widget.speak_as(self._cell)
-            widget.update_display(self._transcript, self._display_id)
+            self._transcript.show(update=True)
 
 
 class _Port:
@@ -258,6 +260,10 @@ class _Port:
 
     def settled(self) -> None:
         self._chat._settle()
+
+    @property
+    def transcript(self) -> widget.Kept:
+        return self._chat._transcript
 
 
 class _Answer:

@@ -1,13 +1,20 @@
 // The page's side of a reply's live view. Comes in: the settled state (a trait), numbered messages
-// {seq, ops} and, on request, a snapshot ({to: this page}). Goes out: hello, branch, stop. Nothing is
-// fetched, all text is set as text, and a second view of the same reply shows the same.
+// {seq, ops} and, on request, a snapshot ({to: this page}). Goes out: hello, branch, stop, settings.
+// Nothing is fetched, all text is set as text, and a second view of the same reply shows the same.
 
+import { Kept } from "./kept.js";
 import { node, button, Card, TEXT } from "./explore_parts.js";
 import { Pane } from "./explore_pane.js";
+import { BranchSettings } from "./explore_settings.js";
 
 const SILENT = 2500; // ms until a kernel that does not answer is mentioned
 const NO_ANSWER = "The kernel does not answer: it is busy, or it is not the one of this view any more. " +
   "What was saved is shown.";
+const GONE = "The kernel of this view is gone. All that was shown can still be read. " +
+  "To go on from it, run the cell again.";
+const KEEP = 1500; // ms of quiet until the page asks for what it remembers of the reply
+// Cell -> the reply that its last view showed, so that a view in a new kernel can go on from it.
+const replies = (window.__llmMagicReplies ??= new WeakMap());
 
 class Explorer {
   constructor(model, el) {
@@ -18,9 +25,16 @@ class Explorer {
     this.shown = 0;
     this.beside = null; // the view on the left, when two are compared
     this.busy = false;
+    this.gone = false; // the kernel is: nothing can be asked of it
+    this.place = null; // the notebook's cell around this view
+    this.saved = null; // the reply itself, for a view in a new kernel
+    this.kept = new Kept(model, () => this.send({ t: "output", page: this.id }));
     this.build(el);
     this.listen = (message) => this.receive(message);
     model.on("msg:custom", this.listen);
+    // The front end says so when its line to the kernel is cut, or there again.
+    this.revive = () => this.hello();
+    model.on("comm_live_update", this.revive);
     this.moved = () => this.follow();
     this.pressed = (e) => this.root.contains(e.target) || this.panes.forEach((p) => p.release());
     addEventListener("scroll", this.moved, { capture: true, passive: true });
@@ -31,11 +45,15 @@ class Explorer {
   }
 
   dispose() {
+    if (this.gone && this.saved && this.place) replies.set(this.place, this.saved);
     this.model.off("msg:custom", this.listen);
+    this.model.off("comm_live_update", this.revive);
     removeEventListener("scroll", this.moved, { capture: true });
     removeEventListener("resize", this.moved);
     document.removeEventListener("pointerdown", this.pressed, { capture: true });
     clearTimeout(this.timer);
+    clearTimeout(this.keeping);
+    this.kept.dispose();
     this.card.hide();
     this.panes.forEach((pane) => pane.dispose());
   }
@@ -60,13 +78,18 @@ class Explorer {
       "aria-label": "Compare with", onchange: () => this.compare(Number(this.left.value)),
     });
     this.progress = node("span", "lmx-soft lmx-progress");
+    this.meter = node("progress", "lmx-meter", { max: 1, "aria-label": "Branch", hidden: true });
+    this.settings = new BranchSettings(this.id, (name, value) => this.send({ t: "set", name, value }));
+    this.again = button("lmx-button lmx-again", "", () => this.resume(), { hidden: true });
     this.stop = button("lmx-button lmx-stop", "Stop", () => this.send({ t: "stop" }));
-    this.bar = node("div", "lmx-head", {}, [this.tabs, this.pair, this.progress, this.stop]);
+    this.bar = node("div", "lmx-head", {}, [
+      this.tabs, this.pair, this.meter, this.progress, this.stop,
+    ]);
     this.panes[0].title.append(this.left);
     this.status = node("div", "lmx-status lmx-soft", { role: "status" });
     this.root = node("section", "lmx", { "aria-label": "Tokens of a reply" }, [
       this.bar, node("div", "lmx-panes", {}, this.panes.map((pane) => pane.el)),
-      this.legend(), this.status, this.card.el,
+      this.legend(), this.settings.el, this.status, this.again, this.card.el,
     ]);
     // JupyterLab would take single letters and Enter as notebook commands.
     this.root.setAttribute("data-lm-suppress-shortcuts", "true");
@@ -185,6 +208,7 @@ class Explorer {
     this.pair.hidden = !several;
     this.stop.hidden = !this.busy;
     this.progress.hidden = !this.busy;
+    if (!this.busy) this.meter.hidden = true;
     this.bar.hidden = !several && !this.busy;
     this.tabs.classList.toggle("lmx-writing", this.busy);
   }
@@ -214,7 +238,8 @@ class Explorer {
     if (!row) return;
     if (this.pane && this.pane !== pane) this.pane.pinned = false;
     this.pane = pane;
-    this.card.show(i, row, pane.spans[i], this.busy ? "A branch is being written." : "");
+    const why = this.gone ? GONE : this.busy ? "A branch is being written." : "";
+    this.card.show(i, row, pane.spans[i], why);
   }
 
   // From the card back to its token.
@@ -268,12 +293,44 @@ class Explorer {
 
   send(message) {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.say(NO_ANSWER), SILENT);
     try {
       this.model.send(message);
+      this.timer = setTimeout(() => this.say(NO_ANSWER), SILENT);
     } catch {
-      // The comm is closed: the timer says so.
+      this.lose(); // the comm is closed
     }
+  }
+
+  lose() {
+    this.gone = true;
+    this.busy = false;
+    this.progress.textContent = "";
+    this.settings.el.hidden = true;
+    this.redraw();
+    this.say(GONE, true);
+  }
+
+  // What is remembered of the cell's last view, whose kernel is gone.
+  remember() {
+    const earlier = replies.get(this.place);
+    this.again.hidden = !earlier;
+    if (!earlier) return;
+    const n = (earlier.tokens ?? []).length;
+    const branches = (earlier.branches ?? []).length;
+    const more = branches ? `, ${branches} branch${branches === 1 ? "" : "es"}` : "";
+    this.again.textContent = `Go on with the reply from before (${n} tokens${more})`;
+  }
+
+  resume() {
+    this.send({ t: "load", data: replies.get(this.place) });
+    replies.delete(this.place);
+    this.again.hidden = true;
+  }
+
+  // When it is quiet: a kernel that is gone cannot be asked any more.
+  keep() {
+    clearTimeout(this.keeping);
+    this.keeping = setTimeout(() => this.busy || this.send({ t: "keep", page: this.id }), KEEP);
   }
 
   hello() {
@@ -284,7 +341,9 @@ class Explorer {
     clearTimeout(this.timer);
     if (message.to !== undefined) {
       if (message.to !== this.id) return;
-      if (this.status.textContent === NO_ANSWER) this.say("");
+      this.gone = false;
+      this.place ??= this.root.closest(".jp-Cell") ?? this.root; // only now is the view in the page
+      if ([NO_ANSWER, GONE].includes(this.status.textContent)) this.say("");
     } else if (this.seq === null || message.seq <= this.seq) {
       return; // the snapshot that was asked for has it
     } else if (message.seq !== this.seq + 1) {
@@ -300,9 +359,13 @@ class Explorer {
     switch (op.o) {
       case "views": return this.heads(op);
       case "rows": return this.added(op);
-      case "ready": return this.redraw();
+      case "ready": return this.ready();
+      case "settings": return this.settings.show(op);
+      case "kept": return this.kept.told(op);
+      case "output": return this.kept.renew(op);
+      case "saved": this.saved = op.data; return undefined;
       case "open": return this.opened(op);
-      case "busy": return this.started(op.text);
+      case "busy": return this.started(op);
       case "live": return this.counted(op);
       case "note": return this.say(op.text);
       case "end": return this.ended(op);
@@ -340,13 +403,24 @@ class Explorer {
     else if (pane.rows[i]) setTimeout(() => this.reach(i), 20);
   }
 
-  started(text) {
+  ready() {
+    this.redraw();
+    this.remember();
+    this.keep();
+  }
+
+  started({ text, share }) {
     this.busy = true;
     this.progress.textContent = text;
+    this.meter.hidden = false;
+    this.meter.setAttribute("aria-label", text);
+    if (share === null) this.meter.removeAttribute("value");
+    else this.meter.value = share;
     this.drawTabs();
   }
 
   counted({ n, tps }) {
+    this.meter.hidden = true;
     const speed = tps ? ` · ${tps.toFixed(tps < 10 ? 1 : 0)} tok/s` : "";
     this.progress.textContent = `${n} token${n === 1 ? "" : "s"}${speed}`;
   }
@@ -356,6 +430,7 @@ class Explorer {
     this.progress.textContent = "";
     this.redraw();
     this.say(text, fault);
+    this.keep();
   }
 
   // A card that is open says what is known now.

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,53 +24,20 @@ import traitlets
 from IPython.display import display
 
 from ..chat.reply import Reply
-from ..errors import LLMError, NotLoadedError
-from ..events import CallDelta, Delta, Event, Prefill, Progress, Queued, Token
+from ..errors import LLMError, NotLoadedError, RequestError
+from ..events import CallDelta, Delta, Prefill, Progress, Queued
 from ..hub import hub
 from ..llm import LLM
-from ..provider import Stream
-from . import branches, bundles, facts, html, logprobs, running, widget
+from . import branches, bundles, facts, html, logprobs, progress, settings, widget
+from .explore_run import Run, Told, read
 from .tree import Tree
 
 VERSION = 1
 INTERVAL = 0.05  # seconds between messages: 20 a second
+SETTINGS = ("temperature", "max_tokens", "seed")  # what the page offers to set for branches
 CHUNK = 500  # rows in one op of a snapshot: a page reads them in a few milliseconds
 
 Op = dict[str, Any]
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """A branch in the making. Owned by the pump thread."""
-
-    parent: int
-    at: int
-    given: tuple[Token, ...]
-    by: str  # the page that asked
-    node: int | None = None
-    stream: Stream | None = None
-    stopping: bool = False
-    waiting: list[Token] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-
-    @property
-    def speed(self) -> float:
-        """Tokens a second over the last few tokens; 0 while unknown."""
-        last = self.times[-16:]
-        seconds = last[-1] - last[0] if len(last) > 1 else 0.0
-        return (len(last) - 1) / seconds if seconds > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Something from the reader of a run."""
-
-    run: Run
-    opened: Stream | None = None
-    event: Event | None = None
-    ended: bool = False
-    reply: Reply | None = None
-    error: BaseException | None = None
 
 
 def _style() -> str:
@@ -99,17 +66,19 @@ def _style() -> str:
 class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     """`reply.explore()`: move through the tokens, go on from another one, compare what came.
 
-    llm: continues branches; None: the loaded model of the reply's name. settled: called with the
-        reply, branches included, after each branch; without it the view keeps a static form of its
-        own below itself. look: how that is shown. options: of branches, as `LLM.stream` takes them;
-        unless given, as the reply was made.
+    llm: continues branches; None: the loaded model of the reply's name. kept: the display that
+        shows the reply already and is renewed after each branch; without one the view keeps a
+        static form of its own below itself. look: how that is shown. options: of branches, as
+        `LLM.stream` takes them; unless given here or on the page, as the reply was made.
 
     A reply never changes: `explorer.reply` has the branches, and names of the notebook that hold
     the reply (`_llm`, `--out`, variables) hold that one then. The same object may be shown in
     several places.
     """
 
-    _esm = widget.script(("explore_parts.js", "explore_pane.js", "explore.js"))
+    _esm = widget.script(
+        ("kept.js", "explore_parts.js", "explore_pane.js", "explore_settings.js", "explore.js")
+    )
     _css = _style()
 
     # Settled state: {"v": 1, "model": name, "views": [[title, parent, at, texts, shades]]}. Written
@@ -123,14 +92,15 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         reply: Reply,
         llm: LLM | None = None,
         *,
-        settled: Callable[[Reply], None] | None = None,
+        kept: widget.Kept | None = None,
         look: bundles.Look | None = None,
         **options: Any,
     ) -> None:
         self._llm = llm
-        self._options = options
-        self._settled = settled
+        self._options = settings.given(options)
         self._look = look or bundles.Look()
+        self._own = kept is None
+        self._kept = kept or widget.Kept({}, f"llm-explore-{uuid4().hex}", not self._look.docs)
         self._tree = Tree(reply)
         self._named = facts.model_name(reply.model)
         self._reply = reply  # replaced as a whole: any thread may read it
@@ -143,7 +113,6 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._ops: list[Op] = []
         self._seq = 0
         self._cell: Any = None  # parent header of the cell that shows the static form
-        self._static_id = f"llm-explore-{uuid4().hex}"
         super().__init__(state=self._saved(), scale=[step.floor for step in logprobs.SCALE])
         self.on_msg(self._on_message)
         widget.take_subshell_messages(self.comm)
@@ -186,10 +155,14 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             view["text/plain"] = repr(self)
             display(view, metadata=metadata, raw=True)
         self._cell = widget.running_cell()
-        if self._settled is None:
-            display(self._static(), raw=True, display_id=self._static_id)
+        if self._own:
+            self._kept.change(self._static())
+            self._kept.show()
 
     def _static(self) -> bundles.Bundle:
+        """The reply and its branches without a script."""
+        if not self._own:
+            return bundles.bundle(self._reply, self._look)
         look = replace(self._look, format="text", heat=True)
         data = bundles.bundle(self._reply, look)
         if not look.docs:
@@ -267,24 +240,83 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
                 self._begin(view, at, alternative, str(message.get("page", "")))
             case {"t": "stop"}:
                 self._stop()
+            case {"t": "set", "name": str(name)}:
+                self._set(name, message.get("value"))
+            case {"t": "output", "page": str(page)}:
+                self._tell(page, {"o": "output", **self._kept.picture()})
+            case {"t": "keep", "page": str(page)}:
+                look = replace(self._look, save_prompt=True)  # stays in the page's memory
+                self._tell(page, {"o": "saved", "data": bundles.saved(self._reply, look)})
+            case {"t": "load", "data": data}:
+                self._load(data)
             case _:
                 self._note("The page sent a message that this version does not know.")
 
     def _snapshot(self, page: str) -> None:
         self._show_tokens()
         self._flush()  # what was pending is in the picture: its number must be used up first
-        ops: list[Op] = [self._heads()]
+        ops: list[Op] = [self._heads(), self._settings(), {"o": "kept", **self._kept.told()}]
         for i, node in enumerate(self._tree.nodes):
             for k in range(0, len(node.rows), CHUNK):
                 ops.append({"o": "rows", "view": i, "from": k, "rows": node.rows[k : k + CHUNK]})
         for op in ops[:-1]:
-            self.send({"seq": self._seq, "to": page, "ops": [op]})
-        self.send({"seq": self._seq, "to": page, "ops": [ops[-1], {"o": "ready"}]})
+            self._tell(page, op)
+        self._tell(page, ops[-1], {"o": "ready"})
+
+    def _tell(self, page: str, *ops: Op) -> None:
+        """To one page alone."""
+        self.send({"seq": self._seq, "to": page, "ops": list(ops)})
 
     def _heads(self) -> Op:
         heads = [[*node.head(), len(node.rows)] for node in self._tree.nodes]
         busy = None if self._run is None else self._run.node
         return {"o": "views", "views": heads, "busy": self._run is not None, "writes": busy}
+
+    # ------------------------------------------------------------------ what holds for branches
+
+    def _set(self, name: str, value: Any) -> None:
+        error = ""
+        try:
+            if name not in SETTINGS:
+                raise RequestError(f"there is no setting {name!r}")
+            checked = settings.checked(name, value)
+            options = {k: v for k, v in self._options.items() if k != name}
+            self._options = options if checked is None else {**options, name: checked}
+        except RequestError as problem:
+            error = str(problem)
+        self._ops.append({**self._settings(), "name": name, "error": error})
+
+    def _settings(self) -> Op:
+        """What is set, and what holds where nothing is: as the reply was made."""
+        reply = self._tree.nodes[0].reply
+        usual = branches.defaults(reply, ())
+        fields = []
+        for name in SETTINGS:
+            known = settings.SETTINGS[name]
+            default = f"as the reply: {usual[name]:g}" if name in usual else "none"
+            if name == "max_tokens":
+                default = "as long as the reply, 32 at least"
+            fields.append([name, known.kind, known.label, default, known.low, known.high])
+        values = {name: self._options.get(name) for name in SETTINGS}
+        return {"o": "settings", "fields": fields, "values": values}
+
+    def _load(self, data: Any) -> None:
+        """Go on with a reply that a page remembers from a kernel that is gone."""
+        if self._run is not None:
+            self._note("A branch is being written: stop it first.")
+            return
+        try:
+            reply = Reply.from_dict(data)
+        except ValueError as problem:
+            self._note(str(problem))
+            return
+        self._tree = Tree(reply)
+        self._named = facts.model_name(reply.model)
+        self._ops += [self._heads(), self._settings()]
+        for i, node in enumerate(self._tree.nodes):
+            self._ops.append({"o": "rows", "view": i, "from": 0, "rows": node.rows.copy()})
+        self._ops.append({"o": "ready"})
+        self._settle()
 
     # ------------------------------------------------------------------ one branch
 
@@ -300,9 +332,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         llm = self._model(parent)
         options = branches.defaults(parent, given) | self._options
         self._run = run
-        self._ops.append({"o": "busy", "text": "starting"})
+        self._ops.append({"o": "busy", "text": "starting", "share": None})
         work = (run, lambda: branches.stream(llm, parent, given, **options), self._inbox.put)
-        threading.Thread(target=_read, args=work, name="llm-explore-reader", daemon=True).start()
+        threading.Thread(target=read, args=work, name="llm-explore-reader", daemon=True).start()
 
     def _model(self, reply: Reply) -> LLM:
         # Only the very model: another one's ids would mean other texts.
@@ -321,7 +353,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             run.stopping = True
             if run.stream is not None:
                 run.stream.cancel("cancelled")
-            self._ops.append({"o": "busy", "text": "stopping"})
+            self._ops.append({"o": "busy", "text": "stopping", "share": None})
 
     def _hear(self, told: Told) -> None:
         run = told.run
@@ -336,7 +368,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
                 run.waiting.extend(drawn)
                 run.times.extend(token.at for token in drawn)
             case Queued() | Prefill() | Progress() as event if not run.stopping:
-                self._ops.append({"o": "busy", "text": running.describe(event)[0]})
+                now = progress.work(event)
+                self._ops.append({"o": "busy", "text": now.line, "share": now.share})
             case _:
                 pass
         if told.ended:
@@ -377,11 +410,10 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         widget.rebind(before, self._reply)
         if self._cell is None:
             return
+        self._kept.change(self._static())
         widget.speak_as(self._cell)
-        if self._settled is not None:
-            self._settled(self._reply)
-        else:
-            widget.update_display(self._static(), self._static_id)
+        self._kept.show(update=True)
+        self._ops.append({"o": "kept", **self._kept.told()})
 
     # ------------------------------------------------------------------ to the page
 
@@ -393,22 +425,3 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if ops:
             self._seq += 1
             self.send({"seq": self._seq, "ops": ops})
-
-
-def _read(run: Run, open_: Callable[[], Stream], tell: Callable[[Told], None]) -> None:
-    """Everything that may take long, told piece by piece. Never raises."""
-    stream: Stream | None = None
-    try:
-        stream = open_()
-        tell(Told(run, opened=stream))
-        with stream:
-            for event in stream:
-                tell(Told(run, event=event))
-            tell(Told(run, ended=True, reply=_reply_of(stream)))
-    except BaseException as error:
-        partial = getattr(error, "partial", None) or (_reply_of(stream) if stream else None)
-        tell(Told(run, ended=True, reply=partial, error=error))
-
-
-def _reply_of(stream: Stream) -> Reply | None:
-    return getattr(stream, "reply", None)

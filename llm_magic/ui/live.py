@@ -11,6 +11,7 @@ output does not jump, and neither heat map nor JSON.
 
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,10 +22,11 @@ from ..chat.stream import interruptible
 from ..errors import Interrupted, LLMError
 from ..events import CallDelta, CallDone, Delta, Event, Prefill, Progress, Queued, ToolDone
 from ..provider import Stream
-from . import bundles, facts, html, tooltrace
+from . import bundles, facts, html, progress, tooltrace
 from .pace import RATE as RATE
 from .pace import Pace
-from .running import Running, describe
+from .running import Running
+from .widget import Kept
 
 PATIENCE = 0.25  # seconds before work without text is worth a line
 ALIVE = 2.0  # seconds after which such a line is sent whatever the budget says
@@ -118,14 +120,17 @@ class CellScreen:
 
     def __init__(
         self, publish: Publish, look: bundles.Look, model: str, *, tokens: int | None = None,
-        rate: float = RATE,
+        rate: float = RATE, keep: bool = False,
     ) -> None:  # fmt: skip
-        """publish: shell.display_pub.publish. tokens: the most that may be generated, if known."""
+        """publish: shell.display_pub.publish. tokens: the most that may be generated, if known.
+
+        keep: somebody renews the display after the cell has ended; see `kept`.
+        """
         self._publish = publish
-        self._look = look
+        self.kept = Kept({}, uuid.uuid4().hex, tagged=keep)
+        self.look = look
         self._model = facts.model_name(model)
         self._saved = look.json_tokens is None or (tokens or sys.maxsize) <= look.json_tokens
-        self._id: str | None = None
         self._pace = Pace(rate)
         self._start = time.monotonic()
         self._running = Running()
@@ -137,7 +142,7 @@ class CellScreen:
         if not self._pace.due():
             return
         if running.empty:
-            if time.monotonic() - self._start < PATIENCE or not running.line:
+            if time.monotonic() - self._start < PATIENCE or running.work is None:
                 return
             if not self._affords(500) and self._pace.idle < ALIVE:
                 return
@@ -147,7 +152,7 @@ class CellScreen:
             page = self._frame()
             size = len(page.encode())
             self._overhead = max(300, size - running.text_bytes)
-            self._send({"text/plain": "…", "text/html": page})
+            self._send({"text/plain": self._words(), "text/html": page})
             sent(size)
 
     def _affords(self, size: int) -> bool:
@@ -156,12 +161,17 @@ class CellScreen:
         final = 1_000 + 3 * running.text_bytes + (running.json_bytes if self._saved else 0)
         return self._pace.affords(size, final)
 
+    def _words(self) -> str:
+        """A frame as text: how far the work is; of an answer only that it is being written."""
+        work = self._running.work
+        return progress.plain(work) if self._running.empty and work is not None else "…"
+
     def _frame(self) -> str:
         running = self._running
-        if running.empty:
-            return html.wrap(bar(running.line, running.share), self._note(""))
+        if running.empty and running.work is not None:
+            return html.wrap(progress.bar(running.work), self._note(""))
         text = "".join(running.answer)
-        body = bundles.body(text, self._look.format, self._look.language) if text else ""
+        body = bundles.body(text, self.look.format, self.look.language) if text else ""
         speed = facts.speed("decode", running.tps())
         count = f"{running.tokens:,} token{'' if running.tokens == 1 else 's'}"
         return html.wrap(
@@ -173,33 +183,19 @@ class CellScreen:
         return html.note(html.text(self._model), *parts)
 
     def final(self, reply: Reply, note: str = "") -> None:
-        self._send(bundles.bundle(reply, self._look, note))
+        self._send(bundles.bundle(reply, self.look, note))
 
     def close(self, note: str) -> None:
-        if self._id is not None:
+        if self.kept.data:
             self._send({"text/plain": note, "text/html": html.wrap(html.note(html.text(note)))})
 
     def _send(self, data: dict[str, Any]) -> None:
-        update = self._id is not None
-        if self._id is None:
-            import uuid
-
-            self._id = uuid.uuid4().hex
-        self._publish(data, {}, transient={"display_id": self._id}, update=update)
+        kept, update = self.kept, bool(self.kept.data)
+        kept.change(data)
+        self._publish(data, kept.metadata, transient={"display_id": kept.id}, update=update)
 
     def say(self, fragment: bundles.Fragment) -> None:
         self._send(fragment._repr_mimebundle_())
-
-
-def bar(line: str, share: float | None) -> str:
-    """A line of words with a thin bar under it."""
-    done = 0.0 if share is None else share * 100
-    return (
-        f'<div style="font-size:13px;line-height:1.5">{html.text(line)}</div>'
-        '<div style="height:3px;max-width:320px;border-radius:2px;background:#8c959f;color:#000">'
-        f'<div style="height:3px;border-radius:2px;width:{done:.0f}%;background:#0969da;'
-        'color:#fff"></div></div>'
-    )
 
 
 def _thinking(running: Running) -> str:
@@ -269,8 +265,8 @@ class TextScreen:
         match event:
             case Delta("answer", text):
                 self._write(text)
-            case Queued() | Progress() | Prefill():
-                self._status(describe(event)[0])
+            case Queued() | Progress() | Prefill() as work:
+                self._status(progress.plain(progress.work(work)))
             case Delta("reasoning"):
                 self._status("reasoning …")
             case CallDelta():
@@ -318,8 +314,10 @@ class TextScreen:
         sys.stdout.write(f"{fragment.plain}\n")
 
 
-def screen(shell: Any, look: bundles.Look, model: str, *, quiet: bool = False,
-           tokens: int | None = None, rate: float = RATE) -> Screen:  # fmt: skip
+def screen(
+    shell: Any, look: bundles.Look, model: str, *, quiet: bool = False,
+    tokens: int | None = None, rate: float = RATE, keep: bool = False,
+) -> Screen:  # fmt: skip
     """The screen that suits a shell."""
     if quiet:
         return QuietScreen()
@@ -327,7 +325,8 @@ def screen(shell: Any, look: bundles.Look, model: str, *, quiet: bool = False,
         return TextScreen(look, model)
     if look.docs:
         return StillScreen(shell.display_pub.publish, look)
-    return CellScreen(shell.display_pub.publish, look, model, tokens=tokens, rate=rate)
+    publish = shell.display_pub.publish
+    return CellScreen(publish, look, model, tokens=tokens, rate=rate, keep=keep)
 
 
 def is_terminal(shell: Any) -> bool:

@@ -282,7 +282,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
             name = asking.model_of(self, given)
             screen = live.screen(
                 self.shell, self._look_of(given, ask), name, quiet=given.quiet,
-                tokens=ask.options["max_tokens"], rate=self.max_rate,
+                tokens=ask.options["max_tokens"], rate=self.max_rate, keep=given.live,
             )  # fmt: skip
             llm = self.load(name, screen)
             reply = self._answer(ask, llm, screen)
@@ -301,12 +301,12 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     def _live(self, reply: Reply, llm: LLM, screen: live.Screen) -> None:
         """The live view in a display of its own: without its kernel only the other one is left."""
-        if live.is_terminal(self.shell) or self.docs_mode:
+        if not isinstance(screen, live.CellScreen):
             return
         from .explore import Explorer
 
         # The cell's own output is the static form: it shows the branches too, as they come.
-        explorer = Explorer(reply, llm, settled=screen.final)
+        explorer = Explorer(reply, llm, kept=screen.kept, look=screen.look)
         self.shell.user_ns["_explorer"] = explorer
         explorer._ipython_display_()
 

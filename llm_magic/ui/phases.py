@@ -9,21 +9,25 @@ from typing import Any
 
 from ..errors import LLMError
 from ..events import CallDelta, CallDone, Delta, Event, Finish, Prefill, Progress, Queued, ToolDone
+from .progress import work
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """name: "idle" or what is being done; text: the same in words; done of total, 0 if unknown."""
+    """name: "idle" or what is being done; text: the same in words; done of total, 0 if unknown;
+    amount: these in words. The text stays while the amount grows: it is read out when it changes.
+    """
 
     name: str = "idle"
     text: str = ""
     done: int = 0
     total: int = 0
+    amount: str = ""
 
     def op(self) -> dict[str, Any]:
         return {
             "o": "phase", "name": self.name, "text": self.text, "done": self.done,
-            "total": self.total,
+            "total": self.total, "amount": self.amount,
         }  # fmt: skip
 
 
@@ -53,11 +57,13 @@ def phase_of(event: Event, model: str) -> Phase | None:
             return Phase("queued", f"Waiting for {ahead} other request{'s' * (ahead != 1)}")
         case Progress("wait"):
             return Phase("wait", f"{model} is loaded when the running cell has ended")
-        case Progress(stage, done, total):
-            return Phase(stage, f"{_STAGES.get(stage, stage.capitalize())} {model}", done, total)
+        case Progress(stage, done, total) as event:
+            text = f"{_STAGES.get(stage, stage.capitalize())} {model}"
+            return Phase(stage, text, done, total, work(event).amount)
         case Prefill(done, total, cached):
-            hint = f" ({cached} from cache)" if cached else ""
-            return Phase("prefill", f"Reading {total} prompt tokens{hint}", done, total)
+            hint = f" ({cached:,} from cache)" if cached else ""
+            text = f"Reading {total:,} prompt tokens{hint}"
+            return Phase("prefill", text, done, total, f"{done:,} of {total:,}")
         case Delta("reasoning"):
             return Phase("reason", "Thinking")
         case Delta() | CallDelta():

@@ -149,6 +149,9 @@ class Pump:
         match message:
             case {"t": "hello", "view": str(view)}:
                 self._snapshot(view)
+            case {"t": "transcript", "view": str(view)}:
+                op = {"o": "transcript", **self._port.transcript.picture()}
+                self._out.snapshot(view, self._port.name, [op])
             case {"t": "stop"}:
                 self._stop()
             case {"t": "send", "text": str(text)}:
@@ -189,6 +192,7 @@ class Pump:
         ops: list[Op] = [
             {"o": "path", "at": 0, "turns": turns},
             {"o": "settings", **self._set_values()},
+            {"o": "kept", **self._port.transcript.told()},
         ]
         ops += [self._context] if self._context else []
         ops += [{"o": "ask", **self._question.shown()}] if self._question else []
@@ -264,7 +268,7 @@ class Pump:
         except RequestError as problem:
             error = str(problem)
         self._out.add("settings", **self._set_values(), name=name, error=error)
-        self._port.settled()
+        self._settled()
 
     def _set_values(self) -> dict[str, Any]:
         return {"model": self._port.name, "values": dict(self._port.settings())}
@@ -431,7 +435,11 @@ class Pump:
         replies = [turn.reply for turn in self.turns.path() if turn.reply is not None]
         self.last = replies[-1] if replies else None
         self._out.flush()
+        self._settled()
+
+    def _settled(self) -> None:
         self._port.settled()
+        self._out.add("kept", **self._port.transcript.told())
 
 
 _CLOSE = object()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ..chat.reply import Fold, Reply
 from ..events import Delta, Event, Message, Progress, Token, ToolCall
 from .turns import Turn
+from .widget import Kept
 
 POLL = 0.1  # seconds between looks at Stop while a person decides about a call
 
@@ -59,6 +60,11 @@ class Port(Protocol):
 
     def settled(self) -> None:
         """The history changed: write state. Called on the pump thread only."""
+        ...
+
+    @property
+    def transcript(self) -> Kept:
+        """What a saved notebook shows of the chat."""
         ...
 
 

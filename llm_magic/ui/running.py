@@ -18,6 +18,7 @@ from ..events import (
     Token,
     ToolDone,
 )
+from .progress import Work, work
 
 TAIL = 200  # characters of the reasoning that are kept: only its end is shown while it runs
 
@@ -34,8 +35,7 @@ class Running:
         self.text_bytes = 0
         self.json_bytes = 0  # a lower bound of what the saved tokens will weigh
         self.since = 0.0
-        self.line = ""  # what is being done while there is no text
-        self.share: float | None = None  # of that, from 0 to 1
+        self.work: Work | None = None  # what is being done while there is no text
 
     @property
     def empty(self) -> bool:
@@ -58,7 +58,7 @@ class Running:
                 self.tools += 1
                 self.call = ""
             case Queued() | Progress() | Prefill():
-                self.line, self.share = describe(event)
+                self.work = work(event)
             case Finish():
                 pass
 
@@ -75,32 +75,3 @@ class Running:
     def tps(self) -> float:
         seconds = time.monotonic() - self.since
         return (self.tokens - 1) / seconds if self.tokens > 1 and seconds > 0.2 else 0.0
-
-
-def describe(event: Queued | Progress | Prefill) -> tuple[str, float | None]:
-    """What is being done, in words, and how much of it is done (None: unknown)."""
-    match event:
-        case Queued(ahead):
-            return (f"waiting for {ahead} other request{'s' * (ahead != 1)}", None)
-        case Prefill(done, total, cached):
-            known = f", {cached:,} of them cached" if cached else ""
-            return (f"reading the prompt: {done:,} of {total:,} tokens{known}", _share(done, total))
-        case Progress(stage, done, total):
-            words = {"download": "downloading", "load": "loading", "compile": "compiling",
-                     "weights": "reading the weights",
-                     "wait": "waiting for the running cell"}.get(stage, stage)  # fmt: skip
-            return (f"{words}{_amount(done, total)}", _share(done, total))
-
-
-def _share(done: int, total: int) -> float | None:
-    return min(1.0, done / total) if total else None
-
-
-def _amount(done: int, total: int) -> str:
-    """ ": 3 of 12", in megabytes where it can only be bytes; nothing where nothing is known."""
-    if total <= 0 and done < 1e6:
-        return ""
-    if max(done, total) >= 1e6:
-        mega = f": {done / 1e6:,.0f} MB"
-        return f"{mega} of {total / 1e6:,.0f} MB" if total else mega
-    return f": {done:,} of {total:,}"

@@ -56,8 +56,42 @@ def speak_as(cell: Any) -> None:
         publisher.set_thread_parent({"header": cell})
 
 
-def update_display(data: dict[str, Any], display_id: str) -> None:
-    """Replace what a display shows."""
-    shell = get_ipython()
-    if shell is not None:
-        shell.display_pub.publish(data, transient={"display_id": display_id}, update=True)
+class Kept:
+    """A display that is renewed when its cell has ended long ago, by whoever shows it.
+
+    The front end finds it by its id, which a page that was loaded anew has forgotten. So the output
+    carries a tag, in its metadata: a widget's script finds it in the notebook, sees that it is
+    older than what the kernel tells, and asks for it (kept.js). tagged: False for outputs that are
+    the same on every run.
+    """
+
+    def __init__(self, data: dict[str, Any], id: str, tagged: bool = True) -> None:
+        self.id = id
+        self.data = data
+        self.revision = 0
+        self.tagged = tagged
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The tag of the output as it is now."""
+        return {"llm_magic": self.told()} if self.tagged else {}
+
+    def told(self) -> dict[str, Any]:
+        """What a page needs to see whether its output is the newest."""
+        return {"display": self.id, "revision": self.revision}
+
+    def picture(self) -> dict[str, Any]:
+        """The output itself, for a page that has lost sight of it."""
+        return {**self.told(), "data": self.data, "metadata": self.metadata}
+
+    def change(self, data: dict[str, Any]) -> None:
+        """New data, not shown yet."""
+        self.data, self.revision = data, self.revision + 1
+
+    def show(self, update: bool = False) -> None:
+        """Show it in the running cell, or renew it where it is shown."""
+        shell = get_ipython()
+        if shell is not None:
+            shell.display_pub.publish(
+                self.data, self.metadata, transient={"display_id": self.id}, update=update
+            )

@@ -40,6 +40,8 @@ CELLS = [
     "script.delay = 0.05",
     "import time\ntime.sleep(30)",
     "_explorer",
+    "s = script.requests[-1].sampling\nprint(s.temperature, s.max_tokens, s.seed)",
+    "script.prefill_delay = 1.0\nscript.delay = 0.05",
 ]
 
 
@@ -396,6 +398,112 @@ def test_in_notebook_7(notebook7: Jupyter, browser: Browser) -> None:
     page.close()
 
 
+def test_settings_of_branches_have_a_default_and_reach_the_request(page: Notebook) -> None:
+    view, keys = view_of(page), page.page.keyboard
+    summary = view.locator(".lmx-settings summary")
+    expect(summary).to_have_text("New branches: default settings")
+    summary.focus()
+    keys.press("Enter")
+    temperature = view.get_by_role("spinbutton", name="Temperature")
+    expect(temperature).to_have_attribute("placeholder", "default")
+    expect(view.locator(".lmx-field").first).to_contain_text("as the reply: 0.7")
+    keys.press("Tab")
+    expect(temperature).to_be_focused()
+    keys.type("9")
+    keys.press("Tab")
+    expect(view.get_by_text("9 is not between 0 and 5")).to_be_visible()
+    temperature.fill("0")
+    temperature.press("Enter")
+    seed = view.get_by_role("spinbutton", name="Seed")
+    seed.fill("7")
+    seed.press("Enter")
+    longest = view.get_by_role("spinbutton", name="Longest answer")
+    longest.fill("5")
+    longest.press("Enter")
+    expect(summary).to_have_text("New branches: temperature 0, longest answer 5, seed 7")
+    choose(view, 1)
+    expect(tabs(view)).to_have_count(2)
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    expect(text(view)).to_contain_text("word4")
+    assert "word5" not in text(view).inner_text()
+    page.run(6)
+    expect(page.output(6)).to_have_text("0.0 5 7\n")
+    # Another page knows them, too; one key sets the default again.
+    page.run(5)
+    other = view_of(page, 5)
+    expect(other.locator(".lmx-settings summary")).to_contain_text("seed 7")
+    view.get_by_role("button", name="Seed: back to the default").press("Enter")
+    expect(seed).to_be_focused()
+    expect(summary).to_have_text("New branches: temperature 0, longest answer 5")
+
+
+def test_a_kernel_that_is_gone_is_mentioned_and_its_reply_goes_on_in_the_next(
+    page: Notebook,
+) -> None:
+    view = view_of(page)
+    choose(view, 1)
+    expect(text(view)).to_contain_text("word29")
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    page.page.wait_for_timeout(2500)  # it remembers the reply when it is quiet
+    page.restart_kernel()
+    expect(view.locator(".lmx-status")).to_contain_text("kernel of this view is gone")
+    # All of it can still be read.
+    tabs(view).first.click()
+    expect(text(view)).to_contain_text("jumps over")
+    token(view, 3).click()
+    expect(card(view).locator(".lmx-choice")).not_to_have_count(0)
+    expect(card(view)).to_contain_text("kernel of this view is gone")
+    assert card(view).locator(".lmx-choice:not([aria-disabled])").count() == 0
+    page.page.keyboard.press("Escape")
+    for i in (0, 1):
+        page.run(i)
+    view = view_of(page)
+    expect(token(view, 11)).to_be_visible()
+    expect(tabs(view)).to_have_count(0)
+    view.get_by_role(
+        "button", name="Go on with the reply from before (12 tokens, 1 branch)"
+    ).click()
+    expect(tabs(view)).to_have_count(2)
+    expect(view.locator(".lmx-again")).to_be_hidden()
+    choose(view, 3)
+    expect(tabs(view)).to_have_count(3)
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    # The names of the notebook and the static form hold it again.
+    page.run(2)
+    expect(page.output(2)).to_have_text("2 2 True word29 \n")
+    expect(page.output(1).first).to_contain_text("2 branches")
+
+
+def test_a_reloaded_page_saves_what_came_after(page: Notebook) -> None:
+    page.save()
+    page.reload()
+    view = view_of(page)
+    expect(tabs(view)).to_have_count(0)
+    choose(view, 1)
+    expect(tabs(view)).to_have_count(2)
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+    # JupyterLab has forgotten the display: the view puts the new form into its place.
+    expect(page.output(1).first).to_contain_text("1 branch")
+    static = page.save().cells[1].outputs[0]
+    assert len(static.data["application/vnd.llm-magic.reply+json"]["branches"]) == 1
+    assert "word29" in static.data["text/html"]
+
+
+def test_the_prompt_of_a_branch_is_read_under_a_bar(page: Notebook) -> None:
+    page.run(7)
+    view = view_of(page)
+    choose(view, 1)
+    bar = view.get_by_role("progressbar")
+    expect(bar).to_have_attribute(
+        "aria-label", re.compile(r"reading the prompt: \d+ of \d+ tokens")
+    )
+    assert 0 <= float(bar.evaluate("e => e.value")) <= 1
+    expect(view.locator(".lmx-progress")).to_contain_text("tok/s")
+    expect(bar).to_have_count(0)
+    view.get_by_role("button", name="Stop").click()
+    expect(view.locator(".lmx-stop")).to_be_hidden()
+
+
 # ----------------------------------------------------------------------------- without Jupyter
 
 
@@ -417,7 +525,8 @@ class Stage:
                 window.hear = (message) => listeners.forEach((f) => f(message));
                 const model = {
                     get: (name) => state[name], send: (message) => sent.push(message),
-                    on: (_, f) => listeners.push(f), off: () => listeners.splice(0),
+                    on: (name, f) => name === "msg:custom" && listeners.push(f),
+                    off: () => listeners.splice(0),
                 };
                 const module = (await import(url)).default;
                 window.leave = module.render({ model, el: document.body });
@@ -461,8 +570,7 @@ def test_a_page_that_missed_a_message_asks_for_everything(stage: Stage) -> None:
     stage.answer()
     choose(stage.view, 1)
     stage.answer(1)
-    (again,) = stage.sent()
-    assert again["t"] == "hello"
+    (again,) = (message for message in stage.sent() if message["t"] == "hello")
     stage.explorer._on_message(None, again, None)
     stage.answer()
     expect(tabs(stage.view)).to_have_count(2)

@@ -18,6 +18,7 @@ from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
 from llm_magic.events import Message, Progress, Token
 from llm_magic.llm import LLM
 from llm_magic.ui import branches, settings, transcript
+from llm_magic.ui.widget import Kept
 from llm_magic.ui.pump import Pump
 from llm_magic.ui.tail import Tail, common_prefix
 from llm_magic.ui.turns import Turns, plain
@@ -35,6 +36,7 @@ class Port:
         self.times: list[float] = []
         self.threads: set[str] = set()
         self.settles = 0
+        self.transcript = Kept({"text/plain": ""}, "transcript")
         self.values: dict[str, Any] = {}
 
     def open(self, messages: tuple[Message, ...], ask: Any) -> Any:
@@ -64,6 +66,7 @@ class Port:
 
     def settled(self) -> None:
         self.settles += 1
+        self.transcript.change({"text/plain": str(self.settles)})
         self.threads.add(threading.current_thread().name)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -25,10 +26,13 @@ from llm_magic.events import (
     Top,
 )
 from llm_magic.llm import LLM
-from llm_magic.ui import live, views
+from llm_magic.ui import live, progress, views
 from llm_magic.ui.pace import Pace
-from llm_magic.ui.running import Running, describe
+from llm_magic.ui.progress import work
+from llm_magic.ui.running import Running
 from llm_magic.ui.views import VENDOR, Look
+
+from .test_html import shown
 
 
 class Wire:
@@ -154,7 +158,7 @@ def test_pace_waits_in_proportion_to_what_a_frame_costs() -> None:
     ],
 )  # fmt: skip
 def test_work_without_text_is_said_in_words(event: Any, words: str, share: float | None) -> None:
-    assert describe(event) == (words, share)
+    assert (work(event).line, work(event).share) == (words, share)
 
 
 def test_progress_is_shown_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,9 +167,22 @@ def test_progress_is_shown_and_disappears(monkeypatch: pytest.MonkeyPatch) -> No
     screen = live.CellScreen(wire, Look(), "m", tokens=16)
     screen.event(Progress("load", 1_000_000, 2_000_000))
     assert "loading: 1 MB of 2 MB" in wire.final["text/html"]
+    assert re.search('<progress max="100" value="50" aria-label="loading: 1 MB of 2 MB"',
+                     wire.final["text/html"])  # fmt: skip
+    bar = "[############------------] 50%"
+    assert wire.final["text/plain"] == f"loading: 1 MB of 2 MB {bar}"
+    assert bar in shown(wire.final["text/html"])  # for what knows no such element
     screen.final(Reply("done", finish_reason="stop"))
     assert "loading" not in wire.final["text/html"]
+    assert "<progress" not in wire.final["text/html"]
     assert wire.final["text/plain"] == "done"
+
+
+def test_work_without_a_known_end_has_a_bar_that_moves_by_itself() -> None:
+    page = progress.bar(work(Queued(1)))
+    assert '<progress max="100" aria-label="waiting for 1 other request"' in page
+    assert "value" not in page
+    assert progress.plain(work(Queued(1))) == "waiting for 1 other request"
 
 
 def test_short_work_is_not_worth_a_line() -> None:
