@@ -6,18 +6,23 @@ or IPython.
 A token is shaded by its probability, in steps of one hue whose lightness falls, so that the order
 holds for every kind of colour vision. The same order is in the text: unlikely tokens are followed
 by ▁ ▃ ▅ or ▇, and a folded table holds the numbers. Likely tokens are left alone, so that an answer
-stays an answer.
+stays an answer. Up to TIPS tokens, each has its numbers in a tooltip too.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ..chat.reply import Reply
 from ..events import Token, Top
 from . import html, tokens
 
 SHOWN = 2_000  # tokens before the rest folds
+# Longer runs are shaded by stretches of one shade, without tooltips. A page takes 6 us for every
+# element with its class, tooltip and style, twice, as JupyterLab also looks for headings in it, and
+# all outputs of a cell are one task: three replies of 1,000 tokens took 45-60 ms.
+TIPS = 400
 # Bytes a token may weigh, tooltip and table row together, and what a short reply may weigh beyond
 # that. With frame, legend and style it stays within 400 a token from about 100 tokens on.
 WEIGHT, EXTRA = 365, 1_200
@@ -120,7 +125,7 @@ def _summary(reply: Reply) -> str:
 
 def _legend(summary: str) -> str:
     names = ("90%", "50%", "20%", "5%", "1%", "less")
-    steps = (_paint(s, name) for s, name in zip(SCALE, names, strict=True))
+    steps = (_paint(s, name) + _mark(s) for s, name in zip(SCALE, names, strict=True))
     return html.note(summary, "probability from " + " ".join(steps))
 
 
@@ -129,23 +134,39 @@ def _paint(step: Shade, inner: str, title: str = "") -> str:
     if step.light is None:
         return f"<span{tip}>{inner}</span>" if tip else inner
     look = f'style="background-color:{step.light[0]};color:{step.light[1]}"'
-    mark = f"<sub>{step.mark}</sub>" if step.mark else ""
-    return f'<span class="{step.css}"{tip} {look}>{inner}</span>{mark}'
+    return f'<span class="{step.css}"{tip} {look}>{inner}</span>'
 
 
 def flow(run: Sequence[Token], tip: int = 2) -> str:
     """The tokens in their order, shaded and marked; `tip` alternatives in each tooltip."""
-    return f'<pre style="{html.FLOW}">' + "".join(_inflow(token, tip) for token in run) + "</pre>"
+    if len(run) <= TIPS:
+        parts = [_chip(token, tip) for token in run]
+    else:
+        parts = [_stretch(step, group) for step, group in groupby(run, shade)]
+    return f'<pre style="{html.FLOW}">{"".join(parts)}</pre>'
 
 
-def _inflow(token: Token, tip: int) -> str:
+def _chip(token: Token, tip: int) -> str:
+    step = shade(token)
+    inner, end = _inflow(token)
+    return _paint(step, inner, html.attribute(_tip(token, tip))) + _mark(step) + end
+
+
+def _stretch(step: Shade, group: Iterable[Token]) -> str:
+    mark = _mark(step)
+    return _paint(step, "".join(mark.join(_inflow(token)) for token in group))
+
+
+def _inflow(token: Token) -> tuple[str, str]:
+    """A token's text, and the line end that stands after its mark."""
     shown = tokens.flowing(token.bytes)[:60]
-    body = shown.removesuffix("\n")  # the mark stands before the line ends, not after
+    body = shown.removesuffix("\n")
     inner = html.escape(body)
-    if token.trimmed:
-        inner = f"<s>{inner}</s>"
-    painted = _paint(shade(token), inner, html.attribute(_tip(token, tip)))
-    return painted + shown[len(body) :]
+    return f"<s>{inner}</s>" if token.trimmed else inner, shown[len(body) :]
+
+
+def _mark(step: Shade) -> str:
+    return f"<sub>{step.mark}</sub>" if step.mark else ""
 
 
 def _tip(token: Token, count: int) -> str:
@@ -175,11 +196,12 @@ def _table(run: Sequence[Token], count: int) -> str:
             "" if t.rank is None else f"{t.rank:,}",
             _bound(entropy(t)),
             percent(t.masked) if t.masked else "",
+            ", ".join(["given"] * t.forced + ["cut off"] * t.trimmed),
             " · ".join(_one(a, 16) for a in t.top[:count]),
         )
         for i, t in enumerate(run)
     ]
-    head = ("#", "token", "p", "logprob", "rank", "bits", "forbidden", "most likely")
+    head = ("#", "token", "p", "logprob", "rank", "bits", "forbidden", "note", "most likely")
     return html.columns(head, rows, numbers=(0, 2, 3, 4, 5, 6))
 
 

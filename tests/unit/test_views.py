@@ -228,18 +228,44 @@ def test_the_table_holds_what_is_known_of_each_token() -> None:
     assert numbers_of(bare) == ["0  x      37%    −1.00"]
 
 
-def test_a_token_costs_at_most_two_elements_and_no_costly_style() -> None:
-    """JupyterLab reads every output once more for headings: what it takes grows with these, and the
-    first `background` of a page alone took 15 ms, as its check is a very long expression."""
-    reply = reply_of(1000, 5)
-    assert logprobs.heat(reply).count("</") <= 2 * 1000 + 30
+def test_long_replies_cost_a_page_little() -> None:
+    """JupyterLab reads every output once more for headings: what it takes grows with the elements
+    and their attributes, and the first `background` of a page alone took 15 ms, as its check is a
+    very long expression."""
+    run = [
+        Token(i, f" w{i}".encode(), -(i % 6) * 0.7, 1, (Top(1, b" a", -1.0),)) for i in range(1000)
+    ]
+    for count, tips in ((logprobs.TIPS, True), (logprobs.TIPS + 1, False), (1000, False)):
+        page = logprobs.heat(Reply("x", tokens=tuple(run[:count])))
+        assert (page.count("title=") == count) is tips
+        assert page.count("</") <= (2 if tips else 1.5) * count + 30
+        assert len(numbers_of(page)) == count
+    even = logprobs.heat(Reply("x", tokens=tuple(replace(t, logprob=-1.0) for t in run)))
+    assert even.count("<span") < 20  # one stretch
+    assert "w0<sub>▁</sub> w1<sub>▁</sub>" in even
+
+
+def test_long_and_short_replies_read_the_same() -> None:
+    run = tuple(
+        Token(i, text, -0.6 * (i % 7), 1, (), trimmed=i % 11 == 0, forced=i < 3)
+        for i, text in enumerate((b" a", b"\n", b"<b>", b"x\n\n", b"\xf0\x9f", b"  ", b"c") * 57)
+    )
+    assert len(run) <= logprobs.TIPS
+    short, long = (shown(logprobs.flow(r)) for r in (run, run * 2))
+    assert short * 2 == long
+    note = numbers_of(logprobs.heat(Reply("x", tokens=run)))[0]
+    assert "given, cut off" in note
+
+
+def test_styles_are_cheap_to_check() -> None:
     pieces = [Piece(i, f" w{i}", f" w{i}".encode(), i % 50 == 0) for i in range(1000)]
     assert tokens.inspector(pieces).count("</") <= 1000 + 30
-    full = replace(reply, text="```python\nx = 1\n```", prompt="<|im_start|>user\nHi<|im_end|>")
+    full = reply_of(prompt="<|im_start|>user\nHi<|im_end|>")
+    full = replace(full, text="```python\nx = 1\n```")
     page = views.bundle(full, Look(show=frozenset({"prompt", "tokens", "stats"})))["text/html"]
-    for html in (page, tokens.inspector(pieces)):
-        assert "background-color:" in html
-        assert not re.search(r'style="[^"]*\bbackground:', html)
+    for fragment in (page, tokens.inspector(pieces)):
+        assert "background-color:" in fragment
+        assert not re.search(r'style="[^"]*\bbackground:', fragment)
 
 
 def test_long_replies_fold() -> None:
