@@ -93,9 +93,21 @@ def test_traces_and_branches_come_back():
     assert again.branches[0][1].trace == (record,)
 
 
+def test_a_token_of_bars_and_tabs_comes_back():
+    text = "|\\|\t|\\u007c\n"
+    reply = Reply(text, tokens=(token(text, -1.0, top=(Top(1, text.encode(), -1.0),)),))
+    (row,) = reply.to_dict()["tokens"]
+    assert row.count("|") == 8
+    assert "\t" not in row
+    again = Reply.from_dict(json.loads(json.dumps(reply.to_dict())))
+    assert again.tokens[0].bytes == again.tokens[0].top[0].bytes == text.encode()
+    tabs = {**GOOD, "tokens": ["7\ta|b\t-1\t1\t0\t"]}  # as they were first written
+    assert Reply.from_dict(tabs).tokens[0].bytes == b"a|b"
+
+
 def test_B076_infinite_logprobs_are_left_out_of_the_json():
     reply = Reply("a", tokens=(token("a", -math.inf, top=(Top(1, b"b", -math.inf),)),))
-    assert reply.to_dict()["tokens"] == ["7\ta\t\t1\t0\t\t1\tb\t"]
+    assert reply.to_dict()["tokens"] == ["7|a||1|0||1|b|"]
     again = Reply.from_dict(json.loads(json.dumps(reply.to_dict(), allow_nan=False)))
     assert again.tokens[0].logprob is None
     assert again.tokens[0].top[0].logprob is None
@@ -190,7 +202,7 @@ def test_the_room_for_tokens_counts_branches():
 
 def test_a_small_file_cannot_become_a_huge_one():
     # Each branch claims what the one before has: 32 levels of doubling would fill the memory.
-    row = "1\ta\t\t\t0\t"
+    row = "1|a|||0|"
     data = {**GOOD, "tokens": [row] * 50_000}
     for _ in range(30):
         data = {**GOOD, "tokens": [row], "shared": [50_000, 0, 0], "branches": [[0, data]]}
@@ -208,8 +220,8 @@ GOOD = {"version": 1, "text": "a"}
         None, [], "x", {}, {"version": 2, "text": ""}, {"version": 1}, {"version": 1, "text": 3},
         {**GOOD, "tokens": {}}, {**GOOD, "tokens": ["1"]}, {**GOOD, "tokens": [[1, "a"]]},
         *({**GOOD, "tokens": [row]} for row in (
-            "x\ta\t\t\t0\t", "1\t\\xzz\t\t\t0\t", "1\ta\tnan\t\t0\t", "1\ta\t<b>\t\t0\t",
-            '1\t"a\t\t\t0\t', "1\ta\t\t\t0\tevil", "1\ta\t\t\t0\t\t5\tb", "a" * 200_000,
+            "x|a|||0|", "1|\\xzz|||0|", "1|a|nan||0|", "1|a|<b>||0|",
+            '1|"a|||0|', "1|a|||0|evil", "1|a|||0||5|b", "a" * 200_000,
         )),
         {**GOOD, "kinds": [["answer", 5]]}, {**GOOD, "kinds": [["evil", 0]]},
         {**GOOD, "finish_reason": "because"}, {**GOOD, "usage": {"prompt": -1}},
