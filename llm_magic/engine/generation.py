@@ -24,10 +24,12 @@ PATIENCE = 1.0  # seconds between looks at whether anybody is left to produce
 class Channel:
     """The two ends' common state. A field that both sides touch is written by one of them only."""
 
-    __slots__ = ("consumed", "end", "items", "produced", "stalled", "stop")
+    __slots__ = ("consumed", "end", "flushed", "held", "items", "produced", "stalled", "stop")
 
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[Item | BaseException] = queue.SimpleQueue()
+        self.held: list[Token] = []  # the owner's alone: produced, not yet handed over
+        self.flushed = 0.0  # the owner's alone: when tokens were handed over last
         self.produced = 0  # tokens; written by the owner
         self.consumed = 0  # tokens; written by the consumer
         self.stalled = False  # written by the owner: it waits until the consumer catches up
@@ -39,15 +41,26 @@ class Channel:
         """As many tokens wait for the consumer as may."""
         return self.produced - self.consumed >= RUN_AHEAD
 
-    def put(self, item: Item | BaseException) -> None:
+    def put(self, item: Queued | Prefill | Finish | BaseException) -> None:
         """Owner only. After an end nothing comes any more."""
         if self.end is not None:
             return
-        if isinstance(item, Token):
-            self.produced += 1
-        elif isinstance(item, Finish | BaseException):
+        self.flush(self.flushed)
+        if isinstance(item, Finish | BaseException):
             self.end = item
         self.items.put(item)
+
+    def hold(self, token: Token) -> None:
+        """Owner only. Count a token, which the next `flush` or `put` hands over."""
+        self.produced += 1
+        self.held.append(token)
+
+    def flush(self, now: float) -> None:
+        """Owner only. Hand over what is held, and wake the consumer once."""
+        self.flushed = now
+        for token in self.held:
+            self.items.put(token)
+        self.held.clear()
 
     def halt(self, reason: FinishReason, keep: int | None) -> None:
         if self.stop is None:

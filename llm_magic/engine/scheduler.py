@@ -42,6 +42,7 @@ MIN_CHUNK = 8
 MIN_SHARED = 16  # tokens of a common beginning that are worth waiting for and copying
 FIRST_CHUNK = 64  # rows of the first step of a model whose speed nobody knows yet
 PARK_SECONDS = 0.25  # a consumer that reads nothing for so long may lose its slot to those who wait
+HOLD_SECONDS = 0.004  # a token may wait so long for the next one, see _hand_over
 MAX_SUMMARY = 20  # alternatives that a forward pass lists; more are found by the sampler
 
 
@@ -526,11 +527,13 @@ class Scheduler:
             self._fail(batch, e)
             return
         collects = any(run.job.collect is not None for run, _ in batch)
-        self._learn(n, time.perf_counter() - began, collects)
+        seconds = time.perf_counter() - began
+        self._learn(n, seconds, collects)
         try:
             self._settle(batch, logits, self._summaries(len(want), top))
         except Exception as e:
             self._fail(batch, e)
+        self._hand_over(batch, seconds < HOLD_SECONDS and len(want) == n)
 
     def _settle(
         self, batch: list[tuple[_Run, int]], logits: F32, summaries: list[Summary] | None
@@ -554,6 +557,19 @@ class Scheduler:
                 summary = summaries[row] if summaries else None
                 row += 1
                 self._sample(run, logits[row - 1], summary)
+
+    def _hand_over(self, batch: list[tuple[_Run, int]], brief: bool) -> None:
+        """Wake consumers: after all have been served, and where steps are brief for two tokens at
+        once.
+
+        A consumer that wakes asks for the interpreter and for a core, both of which the next token
+        needs. What is held goes out with the next step at the latest, or with the end.
+        """
+        now = time.perf_counter()
+        for run, _ in batch:
+            held = len(run.out.held)
+            if held and not (brief and held == 1 and now - run.out.flushed < HOLD_SECONDS):
+                run.out.flush(now)
 
     def _collect(self, run: _Run, start: int, logits: F32) -> None:
         assert run.job.collect is not None
@@ -600,7 +616,7 @@ class Scheduler:
         run.last = now
         run.times.append(now)
         run.ids.append(pick.id)
-        run.out.put(self._token(pick, now - run.submitted))
+        run.out.hold(self._token(pick, now - run.submitted))
         limit = run.job.sampling.max_tokens
         if (limit is not None and run.drawn >= limit) or len(run.ids) >= self._model.forward.n_ctx:
             self._finish(run, "length", None)

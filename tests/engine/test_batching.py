@@ -16,8 +16,17 @@ from fakes import fake_scheduler, greedy
 from toy import toy_gguf
 
 import llm_magic
+from llm_magic.engine import scheduler as scheduler_module
 from llm_magic.engine import turns
-from llm_magic.engine.scheduler import FIRST_CHUNK, PARK_SECONDS, RUN_AHEAD, STEP_SECONDS, Job
+from llm_magic.engine.generation import Channel
+from llm_magic.engine.scheduler import (
+    FIRST_CHUNK,
+    HOLD_SECONDS,
+    PARK_SECONDS,
+    RUN_AHEAD,
+    STEP_SECONDS,
+    Job,
+)
 from llm_magic.errors import EngineError, NotLoadedError
 from llm_magic.events import Finish, Prefill, Queued, Sampling, Token
 
@@ -320,6 +329,34 @@ def test_a_follower_whose_copy_fails_fails_alone(start):
         list(streams[1])
     scheduler.slots._copy = copy
     assert tokens_of(scheduler.submit(job(prompt))) == greedy(forward, prompt, 5)
+
+
+# ----------------------------------------------------------------------------- handing over
+
+
+def test_tokens_of_slow_steps_are_handed_over_one_by_one(start):
+    scheduler, forward = start(delay=3 * HOLD_SECONDS)
+    seen = []
+    for item in scheduler.submit(job([3, 4, 5], n=12)):
+        if isinstance(item, Token):
+            seen.append(forward.steps)
+    assert all(steps <= i + 2 for i, steps in enumerate(seen))  # at most the next step has begun
+
+
+def test_tokens_of_brief_steps_wait_for_one_more_and_never_past_the_end(start, monkeypatch):
+    monkeypatch.setattr(scheduler_module, "HOLD_SECONDS", 60.0)
+    scheduler, _ = start()
+    handed = []
+    flush = Channel.flush
+
+    def noted(channel, now):
+        if channel.held:
+            handed.append(len(channel.held))
+        flush(channel, now)
+
+    monkeypatch.setattr(Channel, "flush", noted)
+    assert len(tokens_of(scheduler.submit(job([3, 4, 5], n=8)))) == 8
+    assert handed == [1, 2, 2, 2, 1]  # the first at once, the last with the end
 
 
 # ----------------------------------------------------------------------------- failures

@@ -64,10 +64,12 @@ INLINE int take_task(team_t *t) {
 
 // The caller waited for a helper that the system had put aside in the middle of a task: more
 // threads want to run than there are cores. Then they cost more than they give, and the caller
-// works alone for a while; longer if it happens again soon after.
+// works alone for a while; longer if it happens again as soon as they take part. Something that
+// runs now and then (a reader of tokens) must not keep them out for long: alone, a step takes
+// almost twice its time.
 static void stalled(team_t *t, u64 now) {
-  const int soon = t->penalty && now - t->solo_until < MAX(4 * t->penalty, 100 * MILLISECOND);
-  t->penalty = soon ? MIN(2 * t->penalty, 500 * MILLISECOND) : 8 * MILLISECOND;
+  const int soon = t->penalty && now - t->solo_until < 16 * MILLISECOND;
+  t->penalty = soon ? MIN(2 * t->penalty, 128 * MILLISECOND) : 2 * MILLISECOND;
   t->solo_until = now + t->penalty;
 }
 
@@ -91,12 +93,15 @@ static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
   int own = 0;
   while (take_task(t)) own++;
   const u64 idle = ticks();
-  // A helper's last task should end within a few times what ours took.
+  // A helper's last task should end within a few times what ours took. A thread that only wakes,
+  // says something and sleeps again delays it by less than half a millisecond; one that computes
+  // by a slice of the system's, which is several times that.
   const u64 patience = MAX(4 * (idle - began) / MAX(own, 1), MILLISECOND / 10);
   for (int patient = 1; __atomic_load_n(&t->done, __ATOMIC_ACQUIRE) != count;) {
     pause();
-    if (ticks() - idle < patience) continue;
-    if (patient) stalled(t, ticks()), patient = 0;
+    const u64 waited = ticks() - idle;
+    if (waited < patience) continue;
+    if (patient && waited > patience + MILLISECOND / 2) stalled(t, ticks()), patient = 0;
     syscall4(SYS_YIELD, 0, 0, 0, 0);  // it may need this very core
   }
 }
