@@ -27,7 +27,7 @@ from ..chat.turn import Turn
 from ..events import Event, Message, Token
 from ..hub import hub
 from ..llm import LLM
-from . import branches, html, settings, transcript, widget
+from . import branches, facts, html, settings, transcript, widget
 from .pump import Pump
 from .run import Ask, OnProgress, Open
 
@@ -212,12 +212,17 @@ class _Port:
         self._approve = approve
 
     @property
+    def _chosen(self) -> LLM | str | None:
+        return self._values.get("model") or self._given
+
+    @property
     def name(self) -> str:
-        chosen = self._values.get("model") or self._given
-        return str(hub.default) if chosen is None else str(getattr(chosen, "model", chosen))
+        # It is shown and saved: without folders and keys.
+        chosen = self._chosen
+        return facts.model_name(str(getattr(chosen, "model", chosen or hub.default)))
 
     def load(self, progress: OnProgress | None = None) -> LLM:
-        chosen = self._values.get("model") or self._given
+        chosen = self._chosen
         return chosen if isinstance(chosen, LLM) else hub.load(chosen, on_progress=progress)
 
     def conversation(
@@ -250,8 +255,8 @@ class _Port:
         return {name: self._values.get(name) for name in settings.SETTINGS}
 
     def window(self) -> int | None:
-        chosen = self._values.get("model") or self._given
-        llm = chosen if isinstance(chosen, LLM) else hub.get(self.name)
+        chosen = self._chosen
+        llm = chosen if isinstance(chosen, LLM) else hub.get(chosen)
         size = getattr(llm.status(), "ctx", None) if llm is not None else None
         return size if isinstance(size, int) else None
 

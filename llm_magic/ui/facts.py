@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..chat.reply import Reply
 from ..events import Timings, Token, ToolRecord
@@ -83,7 +84,12 @@ def _escape(char: str) -> str:
 
 
 def model_name(model: str) -> str:
-    """A model's name; of a path the file's, without the folders of this machine."""
+    """A model's name; of a path or an address the file's or the host's: without the folders of this
+    machine, names of users, and keys in an address."""
+    if "://" in model:
+        parts = urlsplit(model)
+        file = parts.path.rsplit("/", 1)[-1]
+        return file.removesuffix(".gguf") if file.endswith(".gguf") else parts.netloc.split("@")[-1]
     path = model.replace("\\", "/").rstrip("/")
     if path.startswith(("/", "~", ".")) or path != model or path[1:3] == ":/":
         return path.rsplit("/", 1)[-1].removesuffix(".gguf")

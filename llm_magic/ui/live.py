@@ -135,6 +135,7 @@ class CellScreen:
         self._start = time.monotonic()
         self._running = Running()
         self._overhead = 0  # bytes of a frame that are not text
+        self._told = ""  # the kind of work that the last frame told of
 
     def event(self, event: Event) -> None:
         running = self._running
@@ -144,8 +145,11 @@ class CellScreen:
         if running.empty:
             if time.monotonic() - self._start < PATIENCE or running.work is None:
                 return
-            if not self._affords(500) and self._pace.idle < ALIVE:
+            # Each kind of work is told, however short it is beside the others.
+            new = running.work.what != self._told
+            if not new and not self._affords(500) and self._pace.idle < ALIVE:
                 return
+            self._told = running.work.what
         elif not self._affords(self._overhead + running.text_bytes):
             return
         with self._pace.frame() as sent:

@@ -47,12 +47,13 @@ def work(event: Queued | Progress | Prefill) -> Work:
 
 
 def _share(done: int, total: int) -> float | None:
-    return max(0.0, min(1.0, done / total)) if total > 0 else None
+    # A single step is not known to be half done.
+    return max(0.0, min(1.0, done / total)) if total > 1 else None
 
 
 def _amount(done: int, total: int) -> str:
     """ "3 of 12", in megabytes where it can only be bytes; nothing where nothing is known."""
-    if total <= 0 and done < 1e6:
+    if total <= 1 and done < 1e6:
         return ""
     if max(done, total) >= 1e6:
         mega = f"{done / 1e6:,.0f} MB"

@@ -67,9 +67,9 @@ class Running:
             self.since = time.monotonic()
         self.tokens += len(tokens)
         self.text_bytes += len(text.encode("utf-8", "replace"))
-        # A token is at least `"1\t\t-0.1\t1\t1\t", `, an alternative `\t1\t\t-0.1`.
+        # A token is at least `"1||-1|1|1|", `, an alternative `|1||-1`.
         self.json_bytes += sum(
-            20 + len(t.bytes) + sum(11 + len(a.bytes) for a in t.top) for t in tokens
+            14 + len(t.bytes) + sum(6 + len(a.bytes) for a in t.top) for t in tokens
         )
 
     def tps(self) -> float:

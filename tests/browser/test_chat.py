@@ -103,6 +103,42 @@ def test_reloaded_page_shows_the_same_and_goes_on(show: Open) -> None:
     assert chat.say("third") == "You said: third"
 
 
+def test_a_reloaded_page_saves_the_transcript_of_what_is_said_after(show: Open) -> None:
+    notebook = show()
+    ChatPage(notebook).say("first")
+    notebook.save()
+    notebook.reload()
+    chat = ChatPage(notebook)
+    expect(chat.answers).to_have_text("You said: first")
+    chat.say("second")
+    # JupyterLab has forgotten which output is the transcript; the chat puts the new one there.
+    expect(notebook.output(0).last).to_contain_text("2 turns")
+    outputs = notebook.save().cells[0].outputs
+    assert len(outputs) == 2
+    assert "You said: second" in outputs[1].data["text/html"]
+    turns = outputs[1].data["application/vnd.llm-magic.chat+json"]["turns"]
+    assert [turn["content"] for turn in turns][2:] == ["second", "You said: second"]
+    assert notebook.errors == []
+
+
+def test_an_answer_that_ended_while_the_page_was_away_is_saved(show: Open) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    chat.send("a long one")
+    expect(chat.answers).to_contain_text("word2")
+    notebook.save()
+    notebook.page.goto("about:blank")
+    notebook.page.wait_for_timeout(4000)
+    notebook.frames = 0
+    notebook.page.go_back()
+    notebook.ready()
+    expect(notebook.output(0).last).to_contain_text("1 turn")
+    notebook.until(
+        lambda: "word39" in str(notebook.save().cells[0].outputs[1].data["text/html"]),
+        "the transcript is an old one",
+    )
+
+
 def test_two_views_show_one_conversation(show: Open) -> None:
     notebook = show(SHOW, "chat", run=2)
     ChatPage(notebook, 1).say("hello")

@@ -18,10 +18,10 @@ from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
 from llm_magic.events import Message, Progress, Token
 from llm_magic.llm import LLM
 from llm_magic.ui import branches, settings, transcript
-from llm_magic.ui.widget import Kept
 from llm_magic.ui.pump import Pump
 from llm_magic.ui.tail import Tail, common_prefix
 from llm_magic.ui.turns import Turns, plain
+from llm_magic.ui.widget import Kept
 
 
 class Port:
@@ -511,6 +511,17 @@ def test_a_setting_is_checked_and_has_a_default(name: str, value: Any, result: A
 def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=r"."):
         settings.checked(name, value)
+
+
+@pytest.mark.parametrize("model", ["/home/ann/models/big.gguf", "http://h/big.gguf?token=s3cret"])
+def test_no_folder_and_no_key_is_saved(model: str) -> None:
+    from llm_magic.ui.chat import Chat
+
+    chat = Chat(model)
+    assert chat.model == "big"
+    assert chat.state["model"] == "big"
+    assert "big: empty" in str(chat._transcript.data)
+    assert not re.search("home|s3cret", str((chat.state, chat._transcript.data)))
 
 
 def test_transcript_reads_itself_from_a_notebook(tmp_path: Path) -> None:

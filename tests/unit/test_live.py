@@ -152,6 +152,7 @@ def test_pace_waits_in_proportion_to_what_a_frame_costs() -> None:
         (Progress("load", 3, 30), "loading: 3 of 30", 0.1),
         (Progress("load", 0, 0), "loading", None),
         (Progress("compile", 3, 12), "compiling: 3 of 12", 0.25),
+        (Progress("compile", 0, 1), "compiling", None),
         (Prefill(1024, 2048, 0), "reading the prompt: 1,024 of 2,048 tokens", 0.5),
         (Prefill(1024, 2048, 512), "reading the prompt: 1,024 of 2,048 tokens, 512 of them cached",
          0.5),
@@ -200,6 +201,22 @@ def test_long_work_is_alive_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -
         now[0] = i / 10
         screen.event(Progress("download", i, 6000))
     assert 6000 / 10 / live.ALIVE * 0.9 <= len(wire.sent) <= 6000 / 10 / live.ALIVE * 1.1 + 30
+
+
+def test_each_kind_of_work_is_told_after_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    wire = Wire()
+    screen = live.CellScreen(wire, Look(), "m")
+    for i in range(600):
+        now[0] = i / 10
+        screen.event(Progress("download", i, 6000))
+    for stage in ("load", "compile"):
+        now[0] += 0.1
+        screen.event(Progress(stage, 0, 0))
+    told = [data["text/plain"] for data, _ in wire.sent]
+    assert told[-1] == "compiling"
+    assert told[-2] == "loading"
 
 
 def test_a_load_that_fails_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:

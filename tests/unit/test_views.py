@@ -91,6 +91,8 @@ def test_no_paths_of_this_machine_are_saved() -> None:
         assert "models" not in text
         assert '"x"' in text
     assert facts.model_name("owner/repo:file.gguf") == "owner/repo:file.gguf"
+    assert facts.model_name("https://u:pw@host.org/a/big.gguf?token=s3cret") == "big"
+    assert facts.model_name("http://u:pw@host.org:8000/v1?key=s3cret") == "host.org:8000"
 
 
 def test_save_prompt_decides_about_the_prompt() -> None:
