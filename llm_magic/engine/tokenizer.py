@@ -15,6 +15,7 @@ Three kinds of tokens matter to callers:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..utf8 import StreamDecoder
 from .pretokenizers import preset, splitters
 from .specials import SpecialFinder
 from .spm import spm_merges
+from .texts import Texts
 from .vocabulary import Kind, Vocabulary, read_vocabulary
 
 _HIDDEN = (Kind.CONTROL, Kind.UNKNOWN)
@@ -76,7 +78,9 @@ class Tokenizer:
         expand: Mapping[int, tuple[int, ...]],
     ) -> None:
         """expand: what ids from n_vocab on, which stand for symbols without a token, become."""
-        v = self._vocabulary = vocabulary
+        # What was only needed to build the model, which finds the id of a text, need not stay.
+        texts = Texts(vocabulary.texts)
+        v = self._vocabulary = replace(vocabulary, texts=texts, ids={}, scores=None, merges=[])
         self._model, self._expand = model, expand
         self.n_vocab = len(v.texts)
         self.bos, self.eos, self.eot, self.eom = v.bos, v.eos, v.eot, v.eom
@@ -87,8 +91,8 @@ class Tokenizer:
         user = [i for i, kind in enumerate(v.kinds) if kind == Kind.USER]
         self.control_ids = frozenset(hidden)
         self.special_ids = frozenset(hidden) | frozenset(user)
-        texts = (v.texts[i] for i in hidden)
-        self.control_texts = tuple(sorted(texts, key=lambda t: (-len(t), t)))
+        named = (v.texts[i] for i in hidden)
+        self.control_texts = tuple(sorted(named, key=lambda t: (-len(t), t)))
         self.bos_prefix = self._bos_prefix()
         self._finder = SpecialFinder(
             [(v.texts[i], i) for i in hidden], [(v.texts[i], i) for i in user]
@@ -187,7 +191,13 @@ class Tokenizer:
 
     def id_of(self, name: str) -> int | None:
         """The token that the vocabulary stores under this text: a control token by its name."""
-        return self._vocabulary.ids.get(name)
+        texts = self._vocabulary.texts
+        if _valid(name) != name:  # which the model does not hold, see _symbols
+            return texts.index(name) if name in texts else None
+        found = self._model.token_to_id(name)
+        # The model has names of its own, for bytes and for symbols without a token.
+        real = found is not None and found < self.n_vocab and texts[found] == name
+        return found if real else None
 
     def token_text(self, token: int) -> str:
         """The token's bytes as text; a part of a character is U+FFFD."""
@@ -236,7 +246,7 @@ class Tokenizer:
     def _bos_prefix(self) -> tuple[int, ...]:
         if not self.add_bos or self.bos is None:
             return ()
-        sop = self._vocabulary.ids.get("<sop>") if self._vocabulary.pre == "glm4" else None
+        sop = self.id_of("<sop>") if self._vocabulary.pre == "glm4" else None
         return (self.bos,) if sop is None else (self.bos, sop)
 
 

@@ -131,8 +131,8 @@ class Vocabulary:
 
     spm: bool
     pre: str
-    texts: list[str]
-    ids: dict[str, int]
+    texts: Sequence[str]
+    ids: Mapping[str, int]
     kinds: bytes
     scores: np.ndarray | None
     merges: list[str]

@@ -298,6 +298,19 @@ def test_noncharacters_are_bytes_too() -> None:
         assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(char))) == char.encode()
 
 
+def test_an_id_is_found_by_the_vocabularys_own_text_only() -> None:
+    words = ["\udcff", "a", "é", "xyz"]
+    tokenizer = build_tokenizer(spm_metadata(words, byte_tokens=False))
+    assert [tokenizer.id_of(word) for word in words] == [3, 4, 5, 6]
+    assert tokenizer.id_of("</s>") == 2
+    # The model below knows these: bytes by the names it asks for, characters of other tokens.
+    assert tokenizer.id_of("<0xFF>") is None
+    assert tokenizer.id_of("x") is None
+    assert tokenizer.id_of("\ufffe3\ufffe") is None
+    assert tokenizer.id_of("\udc80") is None
+    assert tokenizer.id_of("nothing") is None
+
+
 def test_tokens_that_are_not_utf8_keep_their_bytes() -> None:
     tokenizer = build_tokenizer(spm_metadata(["\udcff", "a"], byte_tokens=False))
     assert tokenizer.token_bytes(3) == b"\xff"

@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,11 @@ class KernelForward:
             _forget(m.tensor)
             done += m.tensor.nbytes
             report("weights", done, total)
+        # Nothing looks at the file any more, so that it is unmapped when it is closed.
+        nothing = np.empty(0, np.uint8)
+        self._layout.matrices = [
+            replace(m, tensor=replace(m.tensor, data=nothing)) for m in self._layout.matrices
+        ]
 
     def _rows(self, m: int) -> F32:
         """The first m rows of logits, [m, n_vocab]."""
