@@ -5,7 +5,7 @@
 import { Kept } from "./kept.js";
 import { node, icon, iconButton } from "./chat_dom.js";
 import { TurnView } from "./chat_turn.js";
-import { Settings, Meter, Spark } from "./chat_panel.js";
+import { Settings, Meter, Spark, Ledger } from "./chat_panel.js";
 
 const HELLO_AGAIN = 2000; // ms until a silent kernel is mentioned
 const MAX_FILE = 20_000_000;
@@ -62,8 +62,9 @@ class ChatView {
     this.empty = node("div", "llmc-empty");
     this.notice = node("div", "llmc-notice", { role: "alert", hidden: true });
     this.settings = new Settings(this.form, this.id, this.tell);
+    this.ledger = new Ledger(this.id);
     this.root = node("section", "llmc", { "aria-label": "Chat" }, [
-      this.head(), this.settings.el,
+      this.head(), this.settings.el, this.ledger.el,
       node("div", "llmc-middle", {}, [this.empty, this.log, this.toEnd]),
       this.notice, this.composer(),
     ]);
@@ -84,6 +85,9 @@ class ChatView {
     this.gear = iconButton("gear", "Settings", () => this.toggleSettings());
     this.gear.setAttribute("aria-expanded", "false");
     this.gear.setAttribute("aria-controls", `${this.id}-settings`);
+    this.stats = iconButton("stats", "Ledger of this notebook", () => this.toggleLedger());
+    this.stats.setAttribute("aria-expanded", "false");
+    this.stats.setAttribute("aria-controls", `${this.id}-ledger`);
     this.tools = node("div", "llmc-tools", { role: "toolbar", "aria-label": "Chat actions" }, [
       iconButton("undo", "Undo the last turn", change("undo")),
       iconButton("clear", "Clear the conversation", change("clear")),
@@ -91,7 +95,8 @@ class ChatView {
         this.wantsFile = true;
         this.tell({ t: "save" });
       }),
-      iconButton("load", "Load a conversation", () => this.file.click()), this.gear,
+      iconButton("load", "Load a conversation", () => this.file.click()),
+      this.stats, this.gear,
     ]);
     this.file = node("input", "", {
       type: "file", accept: ".json,.ipynb", hidden: true, onchange: () => this.loadFile(),
@@ -116,6 +121,13 @@ class ChatView {
     this.settings.el.hidden = !open;
     this.gear.setAttribute("aria-expanded", String(open));
     if (open) this.settings.el.querySelector("input, textarea, select")?.focus();
+  }
+
+  toggleLedger() {
+    const open = this.ledger.el.hidden;
+    this.ledger.el.hidden = !open;
+    this.stats.setAttribute("aria-expanded", String(open));
+    if (open) this.tell({ t: "ledger" });
   }
 
   showName(name) {
@@ -375,7 +387,8 @@ class ChatView {
       case "tokens": return turn?.showTokens(op.rows);
       case "ask": return turn?.ask(op);
       case "asked": return this.turns.forEach((view) => view.asked(op.call));
-      case "live": return this.spark.add(op.tps);
+      case "live": this.ledger.live(this.name.textContent, op); return this.spark.add(op.tps);
+      case "ledger": return this.ledger.show(op);
       case "context": return this.meter.show(op);
       case "phase": return this.showPhase(op);
       case "settings": this.showName(op.model); return this.settings.show(op);

@@ -17,7 +17,6 @@ from typing import Any
 
 import anywidget
 import traitlets
-from IPython import get_ipython
 from IPython.display import display
 
 from .. import models
@@ -28,6 +27,7 @@ from ..events import Event, Message, Token
 from ..hub import hub
 from ..llm import LLM
 from . import branches, facts, html, settings, transcript, widget
+from .ledger import Ledger
 from .pump import Pump
 from .run import Ask, OnProgress, Open
 
@@ -210,6 +210,8 @@ class _Port:
         self._values = settings.given(values)
         self._tools = tuple(tools)
         self._approve = approve
+        magics = widget.extension()
+        self.ledger: Ledger = Ledger() if magics is None else magics.ledger
 
     @property
     def _chosen(self) -> LLM | str | None:
@@ -298,8 +300,6 @@ class _Answer:
 
 def _docs_mode() -> bool:
     """As the magics have it, where they are loaded; else as the environment says."""
-    manager = getattr(get_ipython(), "magics_manager", None)
-    magics = manager.registry.get("LLMMagics") if manager is not None else None
-    if magics is not None:
+    if (magics := widget.extension()) is not None:
         return bool(magics.docs_mode)
     return os.environ.get("LLM_MAGIC_DOCS", "").lower() not in ("", "0", "false", "no")

@@ -18,6 +18,7 @@ const ICONS = {
   right: "m6 3.5 4.5 4.5L6 12.5",
   cell: "M3 3h10v5H3zM8 10.5v4M6 12.5h4",
   down: "M8 3v9.5M3.8 8.3 8 12.5l4.2-4.2",
+  stats: "M3 13V9M6.3 13V5.5M9.6 13V8M13 13V3",
   close: "m4 4 8 8M12 4l-8 8",
 };
 const SVG = "http://www.w3.org/2000/svg";

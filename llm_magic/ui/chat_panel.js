@@ -105,6 +105,44 @@ export class Meter {
   }
 }
 
+// ------------------------------------------------------------------ the notebook's ledger
+
+// A table of what every cell and chat took. The answer that is being written has a row of its own.
+export class Ledger {
+  constructor(id) {
+    this.head = node("tr");
+    this.body = node("tbody");
+    this.now = null;
+    this.el = node("div", "llmc-ledger", {
+      id: `${id}-ledger`, role: "region", tabIndex: 0, "aria-label": "Ledger of this notebook", hidden: true,
+    }, [node("table", "", {}, [node("thead", "", {}, [this.head]), this.body])]);
+  }
+
+  show({ head, rows }) {
+    this.now = null;
+    this.head.replaceChildren(...head.map((text) => node("th", "", { scope: "col", textContent: text })));
+    this.body.replaceChildren(...rows.map((row) => this.row(row)));
+    if (!rows.length) this.body.append(node("tr", "", {}, [
+      node("td", "", { colSpan: head.length, textContent: "nothing was asked yet" }),
+    ]));
+    this.el.scrollTop = this.el.scrollHeight;
+  }
+
+  row(texts) {
+    return node("tr", "", {}, texts.map((textContent) => node("td", "", { textContent })));
+  }
+
+  // What the answer that is being written has so far.
+  live(model, { n, tps }) {
+    if (this.el.hidden || !this.head.firstChild) return;
+    const row = this.row(["now", model, "", "", n.toLocaleString("en"), "", String(Math.round(tps)), "", "writing"]);
+    if (this.now) this.now.replaceWith(row);
+    else this.body.append(row);
+    this.now = row;
+    this.el.scrollTop = this.el.scrollHeight;
+  }
+}
+
 // ------------------------------------------------------------------ speed
 
 export class Spark {

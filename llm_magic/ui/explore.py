@@ -28,7 +28,7 @@ from ..errors import LLMError, NotLoadedError, RequestError
 from ..events import CallDelta, Delta, Prefill, Progress, Queued
 from ..hub import hub
 from ..llm import LLM
-from . import branches, bundles, facts, html, logprobs, progress, settings, widget
+from . import branches, bundles, facts, html, logprobs, progress, settings, throughput, widget
 from .explore_run import Run, Told, read
 from .tree import Tree
 
@@ -398,6 +398,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         came = rest is not None and len(rest.tokens) > len(run.given)
         if run.node is not None and rest is not None and (came or error is None):
             self._tree.settle(run.node, rest)
+            if (magics := widget.extension()) is not None:
+                magics.ledger.add(throughput.entry(branches.measured(rest), "branch"))
         elif run.node is not None:
             self._tree.drop(run.node)
         self._ops += [self._heads(), {"o": "end", "text": note, "fault": error is not None}]

@@ -34,6 +34,7 @@ from ..llm import LLM
 from . import asking, bundles, facts, live, options, status, throughput
 from .commands import COMMANDS, scored
 from .interpolate import as_text, interpolate
+from .ledger import Ledger
 from .talks import Talks
 
 MAX_TOKENS = 256
@@ -78,7 +79,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     def __init__(self, shell: Any, **options: Any) -> None:
         super().__init__(shell, **options)
-        self.ledger: list[throughput.Entry] = []
+        self.ledger = Ledger()
         self.talks = Talks()
         self._replaced: dict[tuple[str, str], Callable[..., Any] | None] = {}
 
@@ -362,7 +363,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
         spent = measured or reply
         # The input that runs now is the last one in the history, whatever the counter says already.
         cell = len(self.shell.history_manager.input_hist_parsed) - 1
-        self.ledger.append(throughput.entry(facts.steady(spent) if self.docs_mode else spent, cell))
+        self.ledger.add(throughput.entry(facts.steady(spent) if self.docs_mode else spent, cell))
 
     def name_of(self, named: str | None) -> str:
         """The model that is meant when `named` was asked for."""

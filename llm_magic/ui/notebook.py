@@ -13,7 +13,8 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from ..chat.reply import Reply
 from ..llm import LLM
-from . import bundles, live, options, throughput
+from . import bundles, live, options
+from .ledger import Ledger
 from .talks import Talks
 
 
@@ -24,7 +25,7 @@ class Notebook(Protocol):
     magic_name: str
     model: str
     docs_mode: bool
-    ledger: list[throughput.Entry]
+    ledger: Ledger
     talks: Talks
 
     def parse(self, line: str) -> argparse.Namespace: ...

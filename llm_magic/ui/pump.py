@@ -21,8 +21,8 @@ from typing import Any
 from ..chat.reply import Fold, Reply
 from ..errors import RequestError
 from ..events import Message, ToolCall, ToolDone
-from . import settings
-from .branches import choice, prefix
+from . import settings, throughput
+from .branches import choice, measured, prefix
 from .outbox import Op, Outbox
 from .phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
 from .run import Open, Port, Question, Run, Told, decide, read
@@ -32,6 +32,7 @@ INTERVAL = 0.05  # seconds between messages: 20 a second
 MAX_INTERVAL = 0.25
 RENDER_SHARE = 10  # rendering may take one tenth of the time
 MAX_TEXT = 1_000_000
+LEDGER_ROWS = 50  # of the notebook's ledger, the newest; the sum is one of them
 
 
 class Pump:
@@ -88,6 +89,7 @@ class Pump:
     def close(self) -> None:
         """End the thread; an answer in the making is cancelled."""
         with self._lock:
+            self._port.ledger.forget(self._on_ledger)
             if self._thread is None:
                 return  # and none may be started: widgets are closed when the interpreter ends, too
         self.submit({"t": "stop"})
@@ -172,6 +174,9 @@ class Pump:
                 self._verdict(call, yes, message.get("arguments"))
             case {"t": "set", "name": str(name)}:
                 self._set(name, message.get("value"))
+            case {"t": "ledger"}:
+                self._port.ledger.watch(self._on_ledger)
+                self._tell_ledger()
             case {"t": "undo"}:
                 self._change(self._undo)
             case {"t": "clear"}:
@@ -269,6 +274,14 @@ class Pump:
             error = str(problem)
         self._out.add("settings", **self._set_values(), name=name, error=error)
         self._settled()
+
+    def _on_ledger(self) -> None:
+        """On any thread: the notebook's ledger has grown."""
+        self.submit({"t": "ledger"})
+
+    def _tell_ledger(self) -> None:
+        rows = throughput.rows(self._port.ledger)
+        self._out.add("ledger", head=list(throughput.HEAD), rows=rows[-LEDGER_ROWS:])
 
     def _set_values(self) -> dict[str, Any]:
         return {"model": self._port.name, "values": dict(self._port.settings())}
@@ -383,6 +396,7 @@ class Pump:
         else:
             self._finish(turn, reply, run.stopping, run.extends)
             self._measure(reply, window)
+            self._port.ledger.add(throughput.entry(measured(reply), "chat"))
         self._out.set_phase(IDLE)
         self._settle()
 

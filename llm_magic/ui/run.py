@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ..chat.reply import Fold, Reply
 from ..events import Delta, Event, Message, Progress, Token, ToolCall
+from .ledger import Ledger
 from .turns import Turn
 from .widget import Kept
 
@@ -48,6 +49,11 @@ class Port(Protocol):
 
     def settings(self) -> Mapping[str, Any]:
         """What is set."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """The generations of the notebook, the chat's among them."""
         ...
 
     def window(self) -> int | None:

@@ -127,9 +127,10 @@ def details(reply: Reply) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One generation of this notebook. cell: the number of the cell that asked (In [n])."""
+    """One generation of this notebook. cell: the number of the cell that asked (In [n]), or what
+    asked beside the cells: "chat", "branch"."""
 
-    cell: int
+    cell: int | str
     model: str
     prompt: int
     cached: int
@@ -140,7 +141,7 @@ class Entry:
     reason: str
 
 
-def entry(reply: Reply, cell: int) -> Entry:
+def entry(reply: Reply, cell: int | str) -> Entry:
     """The ledger's line for a reply. Its seconds are those that the model took."""
     usage, timings = reply.usage, reply.timings
     scored = bool(reply.tokens) and all(t.forced for t in reply.tokens)
@@ -157,7 +158,7 @@ def entry(reply: Reply, cell: int) -> Entry:
     )
 
 
-_HEAD = ("cell", "model", "prompt", "cached", "tokens", "prefill tok/s", "decode tok/s", "seconds",
+HEAD = ("cell", "model", "prompt", "cached", "tokens", "prefill tok/s", "decode tok/s", "seconds",
          "end")  # fmt: skip
 
 
@@ -173,12 +174,17 @@ def rows(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
     return table
 
 
+def place(e: Entry) -> str:
+    """Where it was asked for, in a word."""
+    return f"[{e.cell}]" if isinstance(e.cell, int) else e.cell
+
+
 def _row(e: Entry) -> tuple[str, ...]:
     speeds = (f"{s:,.0f}" if s >= 10 else f"{s:.1f}" if s > 0 else "" for s in
               (e.prefill_tps, e.decode_tps))  # fmt: skip
     numbers = (f"{e.prompt:,}", f"{e.cached:,}", f"{e.tokens:,}")
     return (
-        f"[{e.cell}]",
+        place(e),
         e.model,
         *numbers,
         *speeds,
@@ -192,15 +198,15 @@ def ledger(entries: Sequence[Entry]) -> str:
     if not entries:
         return html.note("no cell has asked a model yet")
     body = [[html.text(cell) for cell in row] for row in rows(entries)]
-    return html.table(_HEAD, body, numbers=range(2, 8))
+    return html.table(HEAD, body, numbers=range(2, 8))
 
 
 def ledger_text(entries: Sequence[Entry]) -> str:
     """The ledger as aligned text."""
     if not entries:
         return "no cell has asked a model yet"
-    lines: list[Sequence[str]] = [_HEAD, *rows(entries)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]
+    lines: list[Sequence[str]] = [HEAD, *rows(entries)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
     return "\n".join(
         "  ".join(cell.rjust(w) if 2 <= i < 8 else cell.ljust(w)
                   for i, (cell, w) in enumerate(zip(line, widths, strict=True))).rstrip()
@@ -215,7 +221,7 @@ def plot_ledger(entries: Sequence[Entry], ax: Any = None, dark: bool | None = No
         places = range(len(entries))
         target.plot(places, [e.prefill_tps for e in entries], "s", color="#8c959f", label="prefill")
         target.plot(places, [e.decode_tps for e in entries], "o", color="#d97706", label="decode")
-        target.set_xticks(list(places), [f"[{e.cell}]" for e in entries])
+        target.set_xticks(list(places), [place(e) for e in entries])
         target.set_xlabel("cell")
         target.set_ylabel("tokens a second")
         target.set_ylim(bottom=0)

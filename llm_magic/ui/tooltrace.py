@@ -127,6 +127,8 @@ def _rest(record: ToolRecord) -> str:
 def _seconds(seconds: float) -> str:
     if seconds <= 0:
         return ""
+    if seconds < 5e-4:
+        return "<1 ms"
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 

@@ -34,6 +34,12 @@ def take_subshell_messages(comm: Any) -> None:
         comm._reply_subshell_for = lambda data, default: default
 
 
+def extension() -> Any:
+    """The notebook's LLMMagics where the extension is loaded, else None."""
+    manager = getattr(get_ipython(), "magics_manager", None)
+    return manager.registry.get("LLMMagics") if manager is not None else None
+
+
 def running_cell() -> Any:
     """The parent header of the running cell, or None outside a kernel."""
     shell = get_ipython()

@@ -352,6 +352,34 @@ def test_settings_have_a_default_and_reach_the_request(show: Open) -> None:
     expect(notebook.output(1)).to_have_text("0.7 Be brief.")
 
 
+def test_the_ledger_of_the_notebook_grows_while_an_answer_is_written(show: Open) -> None:
+    ask = "%load_ext llm_magic\nfrom llm_magic.hub import hub\nhub.add('fake', llm)"
+    ask += "\nhub.default = 'fake'"
+    notebook = show(f"{ask}\nchat = llm_magic.Chat(llm, logprobs=3)\nchat", "%%llm\nfrom a cell",
+                    "%llm stats", run=2)  # fmt: skip
+    chat = ChatPage(notebook)
+    chat.button("Ledger of this notebook").click()
+    table = chat.root.get_by_role("region", name="Ledger of this notebook")
+    expect(table.get_by_role("columnheader")).to_have_count(9)
+    expect(table.get_by_role("row")).to_have_count(2)
+    expect(table.get_by_role("row").last).to_contain_text("[2]")
+    chat.send("a long one")
+    now = table.get_by_role("row").filter(has_text="now")
+    expect(now).to_contain_text("writing")
+    before = int(now.get_by_role("cell").nth(4).inner_text())
+    expect(now.get_by_role("cell").nth(4)).not_to_have_text(str(before))
+    chat.idle()
+    expect(now).to_have_count(0)
+    expect(table.get_by_role("row").nth(2)).to_contain_text("chat")
+    expect(table.get_by_role("row").last).to_contain_text("sum")
+    # What a cell asks for appears, too; and %llm stats counts the chat.
+    notebook.run(1)
+    expect(table.get_by_role("row")).to_have_count(5)
+    notebook.run(2)
+    expect(notebook.output(2).get_by_role("row")).to_have_count(5)
+    expect(notebook.output(2)).to_contain_text("chat")
+
+
 # ------------------------------------------------------------------ tools
 
 TOOLS = """

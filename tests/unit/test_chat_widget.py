@@ -18,6 +18,7 @@ from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
 from llm_magic.events import Message, Progress, Token
 from llm_magic.llm import LLM
 from llm_magic.ui import branches, settings, transcript
+from llm_magic.ui.ledger import Ledger
 from llm_magic.ui.pump import Pump
 from llm_magic.ui.tail import Tail, common_prefix
 from llm_magic.ui.turns import Turns, plain
@@ -36,6 +37,7 @@ class Port:
         self.times: list[float] = []
         self.threads: set[str] = set()
         self.settles = 0
+        self.ledger = Ledger()
         self.transcript = Kept({"text/plain": ""}, "transcript")
         self.values: dict[str, Any] = {}
 
@@ -511,6 +513,28 @@ def test_a_setting_is_checked_and_has_a_default(name: str, value: Any, result: A
 def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=r"."):
         settings.checked(name, value)
+
+
+def told(port: Port) -> list[Any]:
+    """The tables of the ledger that the page was told."""
+    return [op["rows"] for m in list(port.posted) for op in m["ops"] if op["o"] == "ledger"]
+
+
+def test_answers_of_a_chat_are_in_the_ledger() -> None:
+    pump, port = chat(["Yes.", "No."])
+    pump.submit({"t": "ledger"})
+    for text in ("one", "two"):
+        pump.submit({"t": "send", "text": text})
+        assert pump.wait(5)
+    assert [(entry.cell, entry.tokens, entry.reason) for entry in port.ledger] == [
+        ("chat", 2, "stop"), ("chat", 2, "stop"),
+    ]  # fmt: skip
+    end = time.monotonic() + 5
+    while not (rows := told(port)) or len(rows[-1]) < 3:  # two, and their sum
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert rows[-1][-1][0] == "sum"
+    pump.close()
 
 
 @pytest.mark.parametrize("model", ["/home/ann/models/big.gguf", "http://h/big.gguf?token=s3cret"])
