@@ -27,7 +27,7 @@ from typing import Any
 
 from ..errors import DeviceError, LLMError, RequestError
 from .report import OURS, Report, Result
-from .subjects import CTX, MODULES, NOTES, PEERS, STREAMS
+from .subjects import CTX, EVALUATORS, MODULES, NOTES, PEERS, SLOW_ROUNDS, STREAMS
 from .worker import Worker
 
 PREFILLS = (32, 128, 512, 2048)
@@ -85,7 +85,8 @@ class Setup:
 
 
 def groups(quick: bool = False) -> list[list[Task]]:
-    """All tasks; those of one group take turns."""
+    """All tasks; those of one group take turns. quick: fewer sizes, shorter streams."""
+    many = TOKENS if quick else MANY_TOKENS
     prefills = (128, 512) if quick else PREFILLS
     depths = (512,) if quick else DEPTHS[1:]
     beside = [
@@ -94,9 +95,7 @@ def groups(quick: bool = False) -> list[list[Task]]:
         Task("decode beside a Python loop", "busy", (1,), TOKENS, alone=True),
         Task("Python between two tokens", "outside", (1,), TOKENS, alone=True, unit="ms"),
     ]
-    crowds = [
-        Task(f"{n} stream{'s' * (n > 1)}", "streams", (PROMPT,) * n, MANY_TOKENS) for n in CROWDS
-    ]
+    crowds = [Task(f"{n} stream{'s' * (n > 1)}", "streams", (PROMPT,) * n, many) for n in CROWDS]
     return [
         *([Task(f"prefill {n}", "prefill", (n,))] for n in prefills),
         beside,
@@ -172,7 +171,7 @@ def run(
         threads=threads,
         machine=_machine(),
         versions=_versions(workers),
-        settings=_settings(threads, rounds),
+        settings=_settings(threads, rounds, quick),
         results=tuple(found.results),
         bandwidth=bandwidth,
         failures=found.failures,
@@ -194,7 +193,7 @@ def _start(setup: Setup, names: Sequence[str], rounds: int, found: Gathered) -> 
     times: dict[str, list[list[float]]] = {name: [] for name in names}
     for turn in range(rounds + 1):  # the first time fills the caches of disk and compiler
         for name in names:
-            if name in found.failures:
+            if name in found.failures or (turn and name in EVALUATORS):
                 continue
             setup.say(f"starting {name}")
             if name in workers:
@@ -215,7 +214,7 @@ def _start(setup: Setup, names: Sequence[str], rounds: int, found: Gathered) -> 
     for i, task in enumerate(("load in a fresh process", "first token of a fresh process")):
         for name in names:
             found.add(task, name, "s", [took[i] for took in times[name]])
-    return workers
+    return {name: workers[name] for name in names if name in workers}
 
 
 def _first_token(setup: Setup, worker: Worker) -> tuple[float, float, float]:
@@ -230,10 +229,12 @@ def _first_token(setup: Setup, worker: Worker) -> tuple[float, float, float]:
 def _turns(setup: Setup, group: Sequence[Task], workers: Sequence[Worker], found: Gathered) -> None:
     """The tasks of one group by all subjects, taking turns."""
     values: dict[tuple[str, str], list[float]] = {}
-    able = [(task, w) for task in group for w in workers if not task.alone or w.name == OURS]
+    able = [(task, w) for task in group for w in workers if _asked(task, w.name)]
     for turn in range(setup.rounds + 1):
         prompts = {task.name: task.arguments(setup.rng, setup.vocabulary) for task in group}
         for task, worker in able[:: 1 if turn % 2 else -1]:
+            if turn > SLOW_ROUNDS and worker.name in EVALUATORS:
+                continue
             time.sleep(PAUSE)
             try:
                 value = worker.ask(task.method, *prompts[task.name])
@@ -246,6 +247,12 @@ def _turns(setup: Setup, group: Sequence[Task], workers: Sequence[Worker], found
     for task in group:
         for worker in workers:
             found.add(task.name, worker.name, task.unit, values.get((task.name, worker.name), ()))
+
+
+def _asked(task: Task, subject: str) -> bool:
+    if subject in EVALUATORS and task.method not in ("prefill", "decode"):
+        return False
+    return not task.alone or subject == OURS
 
 
 def _refused(task: Task, worker: Worker, error: RequestError, found: Gathered) -> None:
@@ -340,12 +347,12 @@ def _look_into(path: str) -> tuple[int, int]:
 # ----------------------------------------------------------------------------- where it ran
 
 
-def _settings(threads: int, rounds: int) -> dict[str, str]:
+def _settings(threads: int, rounds: int, quick: bool) -> dict[str, str]:
     return {
         "threads": str(threads),
         "context": f"{CTX} tokens a stream",
         "KV cache": "f16",
-        "decode": f"{TOKENS} tokens, of streams {MANY_TOKENS} each, greedy",
+        "decode": f"{TOKENS} tokens, of streams {TOKENS if quick else MANY_TOKENS} each, greedy",
         "prompts": "random ids, new in each round, never cached",
         "rounds": f"{rounds} after a rehearsal, the best counts",
     }

@@ -158,6 +158,42 @@ def test_a_peer_that_cannot_do_a_task_is_noted_and_not_asked_again(log):
     assert found.said == ["peer has no number for decode at 9: cannot do that"]
 
 
+def test_a_peer_that_only_evaluates_is_asked_for_nothing_else_and_for_few_rounds(log):
+    tasks = [*DECODE, Task("1 stream", "streams", (4,), 8), Task("prefill 9", "prefill", (9,))]
+    found = turns([FakeWorker(OURS, log), FakeWorker("transformers", log)], tasks, rounds=5)
+    asked = [method for name, method, _ in log if name == "transformers"]
+    assert {method: asked.count(method) for method in asked} == {"decode": 3, "prefill": 3}
+    counts = {(r.task, r.subject): len(r.values) for r in found.results}
+    assert counts["prefill 9", OURS] == 5
+    assert counts["prefill 9", "transformers"] == subjects.SLOW_ROUNDS
+    assert ("1 stream", "transformers") not in counts
+    assert found.said == []
+
+
+def test_a_peer_that_only_evaluates_is_started_once_and_has_no_times_of_starts(monkeypatch):
+    started = []
+
+    class Started:
+        def __init__(self, name, path, threads):
+            self.name = name
+            started.append(name)
+
+        def ask(self, method, *arguments):
+            return 1.0
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(measure, "Worker", Started)
+    found = Gathered()
+    setup = Setup("model.gguf", 2, 3, 1000, 0, random.Random(0), lambda text: None)
+    workers = measure._start(setup, (OURS, "transformers"), 2, found)
+    assert started.count("transformers") == 1
+    assert started.count(OURS) == 3
+    assert list(workers) == [OURS, "transformers"]
+    assert {r.subject for r in found.results} == {OURS}
+
+
 def test_a_failure_of_our_own_is_one_of_the_run(log):
     with pytest.raises(RequestError, match="cannot do that"):
         turns([FakeWorker(OURS, log, ("decode",))], DECODE)
