@@ -4,7 +4,7 @@
 
 import { node, iconButton, copyButton, toNewCell } from "./chat_dom.js";
 
-// Probability from which a token is shaded less; the same steps as in a cell's heat map.
+// Probability from which a token is shaded less; the same steps as in a cell's heat map (a test says so).
 const FLOORS = [0.9, 0.5, 0.2, 0.05, 0.01];
 
 export class TurnView {
@@ -214,7 +214,9 @@ export class TurnView {
       rows.flatMap(([text], i) => [chips[i], ...breaks(text)]));
     if (chips.length) chips[0].tabIndex = 0;
     flow.addEventListener("keydown", (event) => this.walk(event, chips));
-    this.tokens.replaceChildren(flow, detail);
+    const steps = FLOORS.map((floor, i) => step(i, `${floor * 100}%`));
+    const legend = node("div", "llmc-legend", {}, ["probability from ", ...steps, step(FLOORS.length, "less")]);
+    this.tokens.replaceChildren(flow, legend, detail);
   }
 
   chip([text, p], show) {
@@ -238,23 +240,30 @@ export class TurnView {
     chips[to].focus();
   }
 
-  showOne(detail, [text, p, rank, top], i) {
-    const others = top.map(([other, q, allowed], n) => node("button", "llmc-alternative", {
+  showOne(detail, [text, p, rank, top, bits, masked], i) {
+    const others = top.map(([other, q, allowed], n) => node("button", `llmc-alternative${allowed ? "" : " llmc-banned"}`, {
       type: "button", disabled: !allowed || other === text,
       title: allowed ? "Continue from here with this" : "Not allowed by the constraint",
       onclick: () => this.tell({ t: "fork", id: this.id, at: i, alternative: n }),
     }, [
-      node("span", "llmc-word", { textContent: JSON.stringify(other).slice(1, -1) || "∅" }),
+      node("span", "llmc-word", { textContent: `${allowed ? "" : "✗ "}${JSON.stringify(other).slice(1, -1) || "∅"}` }),
       node("span", "llmc-share", { textContent: percent(q) }),
     ]));
-    const place = rank === null ? "" : `, rank ${rank}`;
+    const facts = [percent(p)];
+    if (rank !== null) facts.push(`rank ${rank}`);
+    if (bits !== null) facts.push(`entropy ≥ ${bits.toFixed(2)} bits`);
+    if (masked) facts.push(`${percent(masked)} forbidden by the constraint`);
     detail.replaceChildren(
       node("span", "", { textContent: `token ${i + 1}: ` }),
       node("code", "", { textContent: JSON.stringify(text) }),
-      node("span", "", { textContent: ` ${percent(p)}${place}` }),
+      node("span", "", { textContent: ` ${facts.join(", ")}` }),
       node("div", "llmc-row", {}, others),
     );
   }
+}
+
+function step(level, textContent) {
+  return node("span", `llmc-step llmc-p${level}`, { textContent });
 }
 
 function percent(p) {

@@ -14,6 +14,7 @@ from typing import Any
 from ..chat.reply import Reply
 from ..events import Message, Token, ToolRecord, as_messages
 from . import tooltrace
+from .logprobs import entropy
 from .tail import Tail
 
 VERSION = 1
@@ -268,13 +269,16 @@ def _messages_in(data: Sequence[Any]) -> list[Row]:
 
 
 def token_rows(tokens: Sequence[Token]) -> list[list[Any]]:
-    """[text, p, rank, [[text, p, allowed]]] per token for a page; p is a share or None."""
+    """[text, p, rank, [[text, p, allowed]], bits, forbidden] per token for a page; p is a share or
+    None, bits the entropy that is known of, forbidden the share that a constraint took away."""
     return [
         [
             _shown(token.bytes),
             _share(token.logprob),
             token.rank,
             [[_shown(top.bytes), _share(top.logprob), top.allowed] for top in token.top],
+            None if (bits := entropy(token)) is None else round(bits, 2),
+            None if token.masked is None else round(token.masked, 4),
         ]
         for token in tokens
     ]

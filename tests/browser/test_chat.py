@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from . import axe
 from .chatpage import SCRIPT, ChatPage
 from .harness import Jupyter, Notebook
 
@@ -378,6 +379,29 @@ def test_the_ledger_of_the_notebook_grows_while_an_answer_is_written(show: Open)
     notebook.run(2)
     expect(notebook.output(2).get_by_role("row")).to_have_count(5)
     expect(notebook.output(2)).to_contain_text("chat")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault_in_ledger_progress_and_tokens(
+    lab: Jupyter, show: Open, dark: bool
+) -> None:
+    script = axe.find()
+    if script is None:
+        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    lab.theme(dark)
+    slow = "script.prefill_delay = 0.5\nchat = llm_magic.Chat(llm, logprobs=3)\nchat"
+    chat = ChatPage(show(slow))
+    chat.button("Ledger of this notebook").click()
+    found = axe.faults(chat.root, script)
+    chat.send("word " * 300)
+    expect(chat.root.locator(".llmc-amount")).to_contain_text(" of ")
+    found += axe.faults(chat.root, script)
+    chat.idle()
+    chat.act("Show the tokens")
+    chat.root.locator(".llmc-token").nth(2).hover()
+    found += axe.faults(chat.root, script)
+    lab.theme(False)
+    assert found == []
 
 
 # ------------------------------------------------------------------ tools

@@ -1,6 +1,7 @@
 """The chat behind its widget: turns, the changed tail, the pump's thread. No kernel, no page."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -15,13 +16,13 @@ import pytest
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
-from llm_magic.events import Message, Progress, Token
+from llm_magic.events import Message, Progress, Token, Top
 from llm_magic.llm import LLM
-from llm_magic.ui import branches, settings, transcript
+from llm_magic.ui import branches, logprobs, settings, transcript
 from llm_magic.ui.ledger import Ledger
 from llm_magic.ui.pump import Pump
 from llm_magic.ui.tail import Tail, common_prefix
-from llm_magic.ui.turns import Turns, plain
+from llm_magic.ui.turns import Turns, plain, token_rows
 from llm_magic.ui.widget import Kept
 
 
@@ -513,6 +514,27 @@ def test_a_setting_is_checked_and_has_a_default(name: str, value: Any, result: A
 def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=r"."):
         settings.checked(name, value)
+
+
+def test_tokens_are_shaded_by_the_steps_of_every_heat_map() -> None:
+    folder = Path(logprobs.__file__).parent
+    script, style = ((folder / name).read_text("utf-8") for name in ("chat_turn.js", "chat.css"))
+    floors = [step.floor for step in logprobs.SCALE][:-1]
+    assert f"const FLOORS = {json.dumps(floors)};" in script
+    for step in logprobs.SCALE:
+        for look in filter(None, (step.light, step.dark)):
+            rule = rf"\.llmc-p{step.name} \{{ background: {look[0]}; color: {look[1]};"
+            assert re.search(rule, style), step
+
+
+def test_a_page_is_told_what_is_known_of_a_token() -> None:
+    top = (Top(1, b" a", math.log(0.5)), Top(2, b"no", math.log(0.25), allowed=False))
+    token = Token(1, b" a", math.log(0.5), 1, top, masked=0.25)
+    ((text, p, rank, others, bits, masked),) = token_rows([token])
+    assert (text, p, rank, masked) == (" a", 0.5, 1, 0.25)
+    assert others == [[" a", 0.5, True], ["no", 0.25, False]]
+    assert bits == pytest.approx(logprobs.entropy(token), abs=0.01)
+    assert token_rows([Token(1, b"x", None, None)]) == [["x", None, None, [], None, None]]
 
 
 def told(port: Port) -> list[Any]:
