@@ -213,6 +213,18 @@ class Notebook:
         prompt = self.cell(i).locator(".jp-InputArea-prompt")
         expect(prompt).to_have_text(NUMBERED, timeout=CELL_SECONDS * 1000)
 
+    def select(self, i: int) -> None:
+        """Put the cursor into a cell's source, so that keys go there."""
+        self.cell(i).locator(".cm-content").click()
+
+    def quiet(self, seconds: float = 1.0) -> None:
+        """Wait until the kernel has sent nothing for so long. Asks nothing of the page."""
+        seen, since = -1, time.monotonic()
+        while time.monotonic() - since < seconds:
+            if seen != self.frames:
+                seen, since = self.frames, time.monotonic()
+            self.page.wait_for_timeout(50)
+
     def save(self) -> nbformat.NotebookNode:
         """Save as a person does; what the file then holds."""
         before = self.path.stat().st_mtime_ns

@@ -14,6 +14,7 @@ from llm_magic.chat.reply import Reply
 from llm_magic.events import Token, ToolCall, ToolRecord, Top, Usage
 from llm_magic.ui import bundles
 
+from . import pagetasks
 from .harness import Jupyter, Notebook
 
 pytestmark = pytest.mark.browser
@@ -107,9 +108,54 @@ def test_nothing_hostile_runs_trusted_or_not(
     notebook.close()
 
 
+# ------------------------------------------------------------------ heavy pages
+
+# Tokens of every shade, and what a person sees of them: the answer as Markdown with the heat map
+# below it, or shaded in its own place.
+HEAVY = [SETUP, "%%llm --logprobs 5 -n 1000 -f text\nx", "%%llm --logprobs 5 -n 1000\nx"]
+STREAM = "script.delay = 0.01"
+
+
+def run_traced(browser: Browser, notebook: Notebook, i: int) -> list[float]:
+    """The page's tasks from the key that runs a cell to a second after its last output, when
+    JupyterLab has looked for headings in it."""
+    notebook.select(i)
+
+    def work() -> None:
+        notebook.page.keyboard.press("Control+Enter")
+        notebook.quiet(1.5)
+
+    found = pagetasks.milliseconds(browser, notebook.page, work)
+    notebook.finished(i)
+    return found
+
+
+@pytest.mark.parametrize("app", ["lab", "notebook7"])
+def test_no_task_over_50_ms_when_a_heat_map_of_1000_tokens_arrives(
+    app: str, browser: Browser, request: pytest.FixtureRequest
+) -> None:
+    """The first one too, for which the page has compiled nothing yet."""
+    server: Jupyter = request.getfixturevalue(app)
+    name = f"arrives-{app}.ipynb"
+    server.write(name, [*HEAVY, HEAVY[1], STREAM, "%%llm -n 250 --logprobs 5\nx"])
+    notebook = server.open(browser, name)
+    notebook.errors.clear()  # Notebook 7 has one of its own while it starts
+    notebook.run(0)
+    longest = {}
+    for i in (1, 2, 3):
+        longest[f"reply {i}"] = run_traced(browser, notebook, i)[:3]
+        assert notebook.output(i).locator("pre span").count() > 400
+    notebook.run(4)
+    longest["stream"] = run_traced(browser, notebook, 5)[:3]
+    assert notebook.errors == []
+    notebook.close()
+    print(app, longest)
+    assert max(map(max, longest.values())) <= pagetasks.LIMIT, longest
+
+
 @pytest.fixture(scope="module")
 def heavy(browser: Browser, lab: Jupyter) -> Iterator[Notebook]:
-    cells = [SETUP, *["%%llm --logprobs 5 -n 1000 -f text\nx"] * 3, "script.delay = 0.01"]
+    cells = [*HEAVY, HEAVY[1], STREAM]
     lab.write("heavy.ipynb", [*cells, "%%llm -n 250 --logprobs 5\nx", "%%llm -n 120\nx"])
     notebook = lab.open(browser, "heavy.ipynb")
     for i in range(5):
@@ -120,23 +166,12 @@ def heavy(browser: Browser, lab: Jupyter) -> Iterator[Notebook]:
     notebook.close()
 
 
-def test_a_heavy_page_has_no_task_over_50_ms_while_a_cell_streams(heavy: Notebook) -> None:
-    """Three replies of 1,000 tokens with heat maps stand above. Best of three: what else runs on
-    the machine can only make tasks longer."""
-    heavy.page.evaluate(
-        "() => { window.long = [];"
-        " new PerformanceObserver(l => l.getEntries().forEach(e => window.long.push(e.duration)))"
-        ".observe({entryTypes: ['longtask']}) }"
-    )
-    seen = []
-    for _ in range(3):
-        heavy.page.evaluate("() => { window.long.length = 0 }")
-        heavy.run(5)
-        heavy.page.wait_for_timeout(300)
-        seen.append(heavy.page.evaluate("() => window.long"))
-        if not seen[-1]:
-            return
-    raise AssertionError(f"long tasks in each of three runs (ms): {seen}")
+def test_a_heavy_page_has_no_task_over_50_ms_while_a_cell_streams(
+    browser: Browser, heavy: Notebook
+) -> None:
+    """Three replies of 1,000 tokens with heat maps stand above."""
+    found = run_traced(browser, heavy, 5)
+    assert found[0] <= pagetasks.LIMIT, f"longest tasks of the page, ms of CPU: {found[:5]}"
 
 
 def test_streaming_keeps_its_node(heavy: Notebook) -> None:

@@ -1,0 +1,45 @@
+"""How long the tasks of a page take, from Chromium's trace.
+
+Comes in: a page and something that happens on it. Goes out: its main thread's tasks in milliseconds
+of CPU, longest first.
+
+The processor's clock and not the wall's: on two cores the browser, the server, the kernel and
+others take turns, and what a task waited for its turn is not its own. (Warm code takes the same by
+this clock beside four busy processes: 9.5-10.6 ms, where it takes 9.3-10.7 without.) Tasks that
+serve the test's own questions to the page, messages of the developer tools, do not count. So `work`
+should ask nothing that would do the page's work for it, as reading a height lays out the page:
+keys, clicks and `Notebook.quiet` are fine.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+LIMIT = 50.0  # ms: from here on a person feels it
+CATEGORIES = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"]
+
+
+def milliseconds(browser: Browser, page: Page, work: Callable[[], None]) -> list[float]:
+    """CPU time of each task of the page's main thread while `work` runs, longest first."""
+    browser.start_tracing(page=page, categories=CATEGORIES)
+    work()
+    found = _tasks(json.loads(browser.stop_tracing())["traceEvents"])
+    assert len(found) > 50, f"an empty trace: {len(found)} tasks"
+    return found
+
+
+def _tasks(events: list[dict[str, Any]]) -> list[float]:
+    named = [e for e in events if e.get("name") == "thread_name"]
+    main = {(e["pid"], e["tid"]) for e in named if e["args"]["name"] == "CrRendererMain"}
+    ours = [e for e in events if (e["pid"], e["tid"]) in main]
+    asked = [e["ts"] for e in ours if "DevToolsSession" in json.dumps(e.get("args", {}))]
+    counted = [
+        e["tdur"] / 1000
+        for e in ours
+        if e["name"] == "RunTask"
+        and "tdur" in e
+        and not any(e["ts"] <= ts <= e["ts"] + e["dur"] for ts in asked)
+    ]
+    return sorted(counted, reverse=True)
