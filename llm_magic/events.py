@@ -219,11 +219,16 @@ Constraint = Schema | Regex | Choices | Grammar
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` = kept."""
+    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` = kept.
+
+    guessed: tokens of the completion that the engine had guessed from the text before, so that
+    they cost a row of a step instead of a step.
+    """
 
     prompt: int = 0
     cached: int = 0
     completion: int = 0
+    guessed: int = 0
 
     @property
     def total(self) -> int:

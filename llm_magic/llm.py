@@ -50,7 +50,7 @@ _CONSTRAINTS = ("schema", "regex", "choices", "grammar")
 _REQUEST = frozenset(
     {
         *("tools", "tool_choice", "logprobs", "echo", "suffix", "thinking", "template_kwargs"),
-        *("reuse", "trim", "tool_syntax"),
+        *("reuse", "guess", "trim", "tool_syntax"),
     }
 )
 
@@ -293,7 +293,7 @@ class LLM:
         Options: max_tokens, min_tokens, temperature (0 is greedy), top_k, top_p, min_p, typical,
         mirostat, seed, stop, repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty,
         logit_bias, logprobs (n alternatives per token), echo, suffix, schema | regex | choices |
-        grammar, reuse (of the KV cache).
+        grammar, reuse (of the KV cache), guess (at tokens that repeat, checked several in a step).
         """
         return self._answer(build_request(as_prompt(prompt), COMPLETE, options), n, best_of)
 

@@ -291,6 +291,7 @@ class Local:
             top=request.logprobs or 0,
             guide=guide,
             reuse=request.reuse,
+            guess=request.guess,
         )
         return self._engine.scheduler.submit(job)
 

@@ -24,6 +24,7 @@ class Request:
     logprobs: None = no alternatives are recorded; n >= 0 = each token carries its n most likely
         alternatives. The chosen token's own logprob and rank are recorded in both cases.
     reuse: take a cached prefix when there is one. The tokens are the same either way.
+    guess: check guesses at the next tokens where that pays. The tokens are the same either way.
     trim: where messages do not fit the window, leave the oldest exchanges out instead of failing.
     tool_syntax: how calls are written (a name of chat/syntax.py); None = as the template says.
     """
@@ -39,6 +40,7 @@ class Request:
     thinking: bool | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     reuse: bool = True
+    guess: bool = True
     trim: bool = False
     tool_syntax: str | None = None
 

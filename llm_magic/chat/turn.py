@@ -270,7 +270,9 @@ def _kept(added: Sequence[Message], whole: bool) -> tuple[Message, ...]:
 
 
 def _add_usage(a: Usage, b: Usage) -> Usage:
-    return Usage(a.prompt + b.prompt, a.cached + b.cached, a.completion + b.completion)
+    return Usage(
+        a.prompt + b.prompt, a.cached + b.cached, a.completion + b.completion, a.guessed + b.guessed
+    )
 
 
 def _add_timings(before: Timings, usage: Usage, finish: Finish) -> Timings:

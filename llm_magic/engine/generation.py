@@ -17,7 +17,7 @@ from .gate import Gate
 
 Item = Queued | Prefill | Token | Finish
 
-RUN_AHEAD = 4  # tokens that may wait for a consumer; see design: a stop must not waste more work
+RUN_AHEAD = 8  # tokens that may wait for a consumer: two steps with guesses; a stop wastes them
 PATIENCE = 1.0  # seconds between looks at whether anybody is left to produce
 
 
@@ -37,9 +37,14 @@ class Channel:
         self.stop: tuple[FinishReason, int | None] | None = None  # written by cancel, once
 
     @property
+    def room(self) -> int:
+        """Tokens that may still be made before the consumer has read one."""
+        return RUN_AHEAD - (self.produced - self.consumed)
+
+    @property
     def ahead(self) -> bool:
         """As many tokens wait for the consumer as may."""
-        return self.produced - self.consumed >= RUN_AHEAD
+        return self.room <= 0
 
     def put(self, item: Queued | Prefill | Finish | BaseException) -> None:
         """Owner only. After an end nothing comes any more."""

@@ -8,7 +8,9 @@ threads talk to it through `_inbox` and read their Generation's queue. A field t
 is written by one of them only and says so.
 
 One step evaluates rows of many requests at once: a running request adds its last token, a new one
-adds a chunk of its prompt. A request that is evaluated up to its last token gets a sample.
+adds a chunk of its prompt. A request that is evaluated up to its last token gets a sample. Behind
+its last token a running request may add guesses at what follows (drafts.py), and gets one sample
+more for each that was right.
 """
 
 import math
@@ -28,6 +30,7 @@ from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError
 from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, Token, Top, Usage
 from . import turns
 from .cache import Slot, Slots, common_prefix
+from .drafts import Costs, Draft, Drafts, share
 from .forward import F32, Forward, Summarizer
 from .gate import Gate
 from .generation import RUN_AHEAD as RUN_AHEAD
@@ -43,6 +46,7 @@ MIN_SHARED = 16  # tokens of a common beginning that are worth waiting for and c
 FIRST_CHUNK = 64  # rows of the first step of a model whose speed nobody knows yet
 PARK_SECONDS = 0.25  # a consumer that reads nothing for so long may lose its slot to those who wait
 HOLD_SECONDS = 0.004  # a token may wait so long for the next one, see _hand_over
+MOST_GUESSED = 3  # tokens of one request that a step checks
 MAX_SUMMARY = 20  # alternatives that a forward pass lists; more are found by the sampler
 
 
@@ -50,7 +54,8 @@ MAX_SUMMARY = 20  # alternatives that a forward pass lists; more are found by th
 class Job:
     """What to generate, in ids.
 
-    top: alternatives to report per token. end_ids: None = the model's own. collect: instead of
+    top: alternatives to report per token. guess: check guesses at the next tokens where that is
+    faster; what comes out is the same. end_ids: None = the model's own. collect: instead of
     generating, hand over the logits of every position: called on the owner thread with
     (index of the first row, float32 [rows, n_vocab]); the array is only valid during the call.
     """
@@ -60,6 +65,7 @@ class Job:
     top: int = 0
     guide: Guide | None = None
     reuse: bool = True
+    guess: bool = True
     end_ids: frozenset[int] | None = None
     collect: Callable[[int, F32], None] | None = None
 
@@ -81,6 +87,9 @@ class _Run:
     last: float = 0.0  # time of the latest token
     stalled: float | None = None  # since when its consumer has not been reading
     times: list[float] = field(default_factory=list)
+    drafts: Drafts | None = None  # from its first guess on
+    draft: tuple[int, ...] = ()  # guesses in the step under way
+    guessed: int = 0  # drawn tokens that had been guessed
 
     @property
     def n_prompt(self) -> int:
@@ -145,6 +154,7 @@ class Scheduler:
         self._parked: list[_Run] = []  # those that lost it because nobody read them
         self._working = False
         self._rows = {False: FIRST_CHUNK, True: FIRST_CHUNK}  # see _chunk
+        self._costs = Costs()
         self._model: Model | None = None
         self._summarizer: Summarizer | None = None  # the model's forward pass, if it can
         self._slots: Slots | None = None
@@ -423,6 +433,7 @@ class Scheduler:
             ready.sort(key=lambda r: r.last)  # those that waited longest
         batch = [(r, 1) for r in ready[:most]]
         prompts = [r for r in runs if len(r.ids) - r.done > 1]
+        self._guess(batch, with_prompts=bool(prompts))
         if not prompts:
             return batch
         collects = any(r.job.collect is not None for r in prompts)
@@ -438,6 +449,28 @@ class Scheduler:
                 batch.append((run, n))
                 room -= n
         return batch
+
+    def _guess(self, batch: list[tuple[_Run, int]], with_prompts: bool) -> None:
+        """Give requests that decode guesses to check. With prompts in the step, rows are spoken
+        for; without a summarizer nothing promises that a row is the same in any batch."""
+        assert self._model is not None
+        forward = self._model.forward
+        drafts: list[Draft | None] = []
+        for run, _ in batch:
+            run.draft = ()
+            most = min(MOST_GUESSED, run.out.room - 1, forward.n_ctx - len(run.ids))
+            if (limit := run.job.sampling.max_tokens) is not None:
+                most = min(most, limit - run.drawn - 1)
+            if with_prompts or self._summarizer is None or not run.job.guess or most < 1:
+                drafts.append(None)
+                continue
+            run.drafts = run.drafts or Drafts(run.ids)
+            drafts.append(run.drafts.guess(most))
+        room = min(forward.max_rows, forward.max_wanted) - len(batch)
+        for (run, _), draft, n in zip(
+            batch, drafts, share(drafts, room, self._costs.row), strict=True
+        ):
+            run.draft = draft.ids[:n] if draft is not None else ()
 
     def _without_followers(self, runs: list[_Run]) -> list[_Run]:
         """Those that evaluate something now.
@@ -500,21 +533,21 @@ class Scheduler:
     def _step(self, batch: list[tuple[_Run, int]]) -> None:
         assert self._model is not None
         forward = self._model.forward
-        n = sum(count for _, count in batch)
+        n = sum(count + len(run.draft) for run, count in batch)
         tokens, slots = np.empty(n, np.int32), np.empty(n, np.int32)
         positions = np.empty(n, np.int32)
         want: list[int] = []
         row = 0
         for run, count in batch:
             assert run.slot is not None
-            end = row + count
-            tokens[row:end] = run.ids[run.done : run.done + count]
+            end = row + count + len(run.draft)
+            tokens[row:end] = (*run.ids[run.done : run.done + count], *run.draft)
             slots[row:end] = run.slot.index
-            positions[row:end] = np.arange(run.done, run.done + count)
+            positions[row:end] = np.arange(run.done, run.done + end - row)
             if run.job.collect is not None:
                 want.extend(range(row, end))
             elif run.done + count == len(run.ids):
-                want.append(end - 1)
+                want.extend(range(row + count - 1, end))
             row = end
         began, top = time.perf_counter(), self._top(batch, len(want))
         rows = (tokens, slots, positions, np.array(want, np.int32))
@@ -529,6 +562,8 @@ class Scheduler:
         collects = any(run.job.collect is not None for run, _ in batch)
         seconds = time.perf_counter() - began
         self._learn(n, seconds, collects)
+        if len(want) == n and not collects:
+            self._costs.learn(n, seconds)
         try:
             self._settle(batch, logits, self._summaries(len(want), top))
         except Exception as e:
@@ -554,9 +589,20 @@ class Scheduler:
             if run.drawn == 0:
                 run.out.put(Prefill(run.done, run.n_prompt, run.cached))
             if run.done == len(run.ids):
-                summary = summaries[row] if summaries else None
-                row += 1
-                self._sample(run, logits[row - 1], summary)
+                end = row + 1 + len(run.draft)
+                self._draw(run, logits[row:end], summaries[row:end] if summaries else None)
+                row = end
+
+    def _draw(self, run: _Run, logits: F32, summaries: list[Summary] | None) -> None:
+        """Sample after the last token, and after each guess that equals the sample before it."""
+        assert self._slots is not None
+        for i, guess in enumerate((*run.draft, None)):
+            self._sample(run, logits[i], summaries[i] if summaries else None)
+            if run.slot is None or guess is None or run.ids[-1] != guess:
+                return  # it has ended, or what lies behind in the cache is not what was said
+            self._slots.advance(run.slot, (guess,))
+            run.done += 1
+            run.guessed += 1
 
     def _hand_over(self, batch: list[tuple[_Run, int]], brief: bool) -> None:
         """Wake consumers: after all have been served, and where steps are brief for two tokens at
@@ -635,7 +681,8 @@ class Scheduler:
             self._slots.truncate(run.slot, run.n_prompt + kept)
             self._slots.release(run.slot)
             run.slot = None
-        run.out.put(Finish(reason, Usage(run.n_prompt, run.cached, kept), self._timings(run, kept)))
+        usage = Usage(run.n_prompt, run.cached, kept, min(run.guessed, kept))
+        run.out.put(Finish(reason, usage, self._timings(run, kept)))
 
     def _fail(self, batch: list[tuple[_Run, int]], error: Exception) -> None:
         """These requests end with an error. Their slots may hold half a step: forget them."""

@@ -107,6 +107,7 @@ def details(reply: Reply) -> list[tuple[str, str]]:
         ("prompt tokens", f"{usage.prompt:,}"),
         ("of them cached", f"{usage.cached:,}"),
         ("tokens", f"{usage.completion:,}"),
+        ("of them guessed", f"{usage.guessed:,}" if usage.guessed else ""),
     ]
     if reply.mean_logprob is not None and reply.perplexity is not None:
         found.append(("mean logprob", f"{reply.mean_logprob:.3f}".replace("-", "−")))
