@@ -466,6 +466,54 @@ def test_a_cut_off_answer_goes_on_in_its_place() -> None:
     assert len(page.turns) == 2
 
 
+THOUGHT = ["<think>", "\n", "Let", " me", " see", ".", "\n", "</think>", "\n\n", "Yes", "."]
+
+
+def test_reasoning_that_was_cut_goes_on_to_the_answer() -> None:
+    port = Port(LLM(Scripted([THOUGHT, THOUGHT[5:]])))
+    port.values["max_tokens"] = 5
+    pump = Pump(port)
+    say(pump, "Is it?")
+    turn = Page(port.posted).turns[-1]
+    assert turn["more"]
+    assert pump.last is not None
+    assert (pump.last.text, pump.last.reasoning) == ("", "Let me see")
+    pump.submit({"t": "go on", "id": turn["id"]})
+    assert pump.wait(5)
+    page = Page(port.posted)
+    assert pump.last.reasoning == "Let me see."
+    assert pump.last.text == "Yes."
+    assert pump.last.kinds == ("reasoning",) * 6 + ("answer",) * 5  # tags ride on what follows
+    assert page.answer() == plain("Yes.")
+    assert "".join(page.turns[-1]["reasoning"]) == plain("Let me see.")
+    pump.close()
+
+
+def test_a_fork_in_the_reasoning_is_shown_as_reasoning() -> None:
+    pump, port = chat([THOUGHT, [" now", ".", "</think>", "No", "."]])
+    port.values["logprobs"] = 3
+    say(pump, "Is it?")
+    id = Page(port.posted).turns[-1]["id"]
+    pump.submit({"t": "fork", "id": id, "at": 3, "alternative": 1})
+    assert pump.wait(5)
+    page = Page(port.posted)
+    assert pump.last is not None
+    assert pump.last.reasoning.endswith(" now.")
+    assert page.answer() == plain("No.")
+    assert page.turns[-1]["branch"] == [1, 2]
+    pump.close()
+
+
+def test_a_fork_that_cannot_be_taken_says_so() -> None:
+    pump, port = chat([THOUGHT])
+    port.values["logprobs"] = 3
+    say(pump, "Is it?")
+    id = Page(port.posted).turns[-1]["id"]
+    pump.submit({"t": "fork", "id": id, "at": 3, "alternative": 99})
+    until(lambda: any("no alternative 100" in text for text in Page(port.posted).notices))
+    pump.close()
+
+
 def test_clear_can_be_undone() -> None:
     pump, _ = chat(["a"])
     say(pump, "one")
