@@ -145,7 +145,10 @@ def columns(
         ).rstrip()
         for line in lines
     )
-    look = f"font-family:{MONO};font-size:12px;line-height:1.5;white-space:pre-wrap;margin:4px 0"
+    look = (
+        f"font-family:{MONO};font-size:12px;line-height:1.5;margin:4px 0;white-space:pre-wrap;"
+        "word-break:normal;overflow-wrap:anywhere"
+    )
     return f'<pre style="{look}">\n{escape(text)}</pre>'
 
 
