@@ -24,8 +24,11 @@ CATEGORIES = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.tim
 def milliseconds(browser: Browser, page: Page, work: Callable[[], None]) -> list[float]:
     """CPU time of each task of the page's main thread while `work` runs, longest first."""
     browser.start_tracing(page=page, categories=CATEGORIES)
-    work()
-    found = _tasks(json.loads(browser.stop_tracing())["traceEvents"])
+    try:
+        work()
+    finally:
+        trace = browser.stop_tracing()
+    found = _tasks(json.loads(trace)["traceEvents"])
     assert len(found) > 50, f"an empty trace: {len(found)} tasks"
     return found
 

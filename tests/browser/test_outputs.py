@@ -210,7 +210,8 @@ def test_an_untrusted_notebook_keeps_colours_and_marks(
     assert len({tuple(c) for c in colours}) >= 4
     assert output.locator("style").count() == 0  # the sanitiser took it; the rest stands alone
     output.locator("summary").click()
-    expect(output.locator("table")).to_contain_text("rank")
+    expect(output.locator("details pre")).to_contain_text("rank")
+    expect(output.locator("details pre")).to_contain_text("␣w4")
     notebook.close()
 
 
