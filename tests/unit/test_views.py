@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from html import unescape
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,6 +269,9 @@ def test_styles_are_cheap_to_check() -> None:
     for fragment in (page, tokens.inspector(pieces)):
         assert "background-color:" in fragment
         assert not re.search(r'style="[^"]*\bbackground:', fragment)
+    # Rules of style elements may say it: they are not looked into.
+    for file in Path(bundles.__file__).parent.glob("*.py"):
+        assert not re.search(r"\bbackground:(?!var|[^\"]*!important)", file.read_text()), file.name
 
 
 def test_long_replies_fold() -> None:
