@@ -1,7 +1,8 @@
-"""Pictures of the chat for README and documentation: `python docs/pictures.py`.
+"""Pictures for README and documentation: `python docs/pictures.py`.
 
 Comes in: JupyterLab, Chromium and the embedded model, all real. Goes out: docs/images/*.png, each
-at most 150 kB: a window with a `%%llm` cell and a chat, and the tokens of an answer in both themes.
+at most 150 kB: a window with a `%%llm` cell and a chat, the tokens of an answer, and the live view
+with a branch, in both themes.
 """
 
 import importlib
@@ -24,6 +25,7 @@ CELLS = [
     "%load_ext llm_magic",
     "%%llm --logprobs 5 -t 0 -n 48\nWhy do people write notebooks? Answer in two sentences.",
     "import llm_magic\n\nchat = llm_magic.Chat(temperature=0, logprobs=5, max_tokens=90)\nchat",
+    "_llm.explore()",
 ]
 QUESTIONS = ("What is the capital of France?", "Write a Python function that adds two numbers.")
 
@@ -66,9 +68,25 @@ def shoot(browser: Browser, server: Any, chatpage: Any, dark: bool) -> None:
     page.wait_for_timeout(800)
     keep(f"window-{'dark' if dark else 'light'}.png", page.screenshot())
     chat.act("Show the tokens")
-    chat.root.locator(".llmc-p2, .llmc-p3, .llmc-p4").first.hover()
+    chat.root.locator(".llmc-token:is(.llmc-p2, .llmc-p3, .llmc-p4)").first.hover()
     page.wait_for_timeout(300)
     keep(f"chat-tokens-{'dark' if dark else 'light'}.png", chat.root.screenshot())
+    notebook.run(3)
+    live = notebook.cell(3).locator(".lmx")
+    word = live.locator(".lmx-token:is(.lmx-p2, .lmx-p3, .lmx-p4)").nth(2)
+    word.click()
+    live.locator(".lmx-choice:not([aria-disabled])").first.click()
+    expect(live.locator(".lmx-stop")).to_be_hidden()
+    live.get_by_role("button", name="Side by side").click()
+    live.locator(".lmx-pane").last.locator(".lmx-parts").click()
+    notebook.cell(3).evaluate("e => e.scrollIntoView({ block: 'start' })")
+    page.wait_for_timeout(500)
+    box = live.bounding_box()
+    card = live.locator(".lmx-card").bounding_box()
+    low = max(box["y"] + box["height"], card["y"] + card["height"]) + 8
+    right = max(box["x"] + box["width"], card["x"] + card["width"]) + 8
+    area = {**box, "height": low - box["y"], "width": right - box["x"]}
+    keep(f"live-{'dark' if dark else 'light'}.png", page.screenshot(clip=area))
     notebook.close()
     server.stop_kernels()
 

@@ -3,6 +3,7 @@
 // own but the draft: a second view or a reloaded page shows the same.
 
 import { Kept } from "./kept.js";
+import { keepKeys } from "./keys.js";
 import { node, icon, iconButton } from "./chat_dom.js";
 import { TurnView } from "./chat_turn.js";
 import { Settings, Meter, Spark, Ledger } from "./chat_panel.js";
@@ -68,8 +69,7 @@ class ChatView {
       node("div", "llmc-middle", {}, [this.empty, this.log, this.toEnd]),
       this.notice, this.composer(),
     ]);
-    // JupyterLab would take Shift+Enter and single letters as notebook commands.
-    this.root.setAttribute("data-lm-suppress-shortcuts", "true");
+    keepKeys(this.root);
     this.root.addEventListener("keydown", (event) => this.key(event));
     this.showIdle();
     el.append(this.root);

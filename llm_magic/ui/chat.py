@@ -38,7 +38,7 @@ SUGGESTIONS = (
     "What is the capital of Norway?",
 )
 # In this order they are one module: what one declares, the later ones use.
-_SCRIPTS = ("kept.js", "chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js")
+_SCRIPTS = ("kept.js", "keys.js", "chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js")
 
 
 class Chat(anywidget.AnyWidget):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 // Nothing is fetched, all text is set as text, and a second view of the same reply shows the same.
 
 import { Kept } from "./kept.js";
+import { keepKeys } from "./keys.js";
 import { node, button, Card, TEXT } from "./explore_parts.js";
 import { Pane } from "./explore_pane.js";
 import { BranchSettings } from "./explore_settings.js";
@@ -91,8 +92,7 @@ class Explorer {
       this.bar, node("div", "lmx-panes", {}, this.panes.map((pane) => pane.el)),
       this.legend(), this.settings.el, this.status, this.again, this.card.el,
     ]);
-    // JupyterLab would take single letters and Enter as notebook commands.
-    this.root.setAttribute("data-lm-suppress-shortcuts", "true");
+    keepKeys(this.root);
     this.root.addEventListener("keydown", (e) => this.key(e));
     this.root.addEventListener("focusout", (e) => {
       if (e.relatedTarget && !this.root.contains(e.relatedTarget)) this.pane?.release();

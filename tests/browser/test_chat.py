@@ -185,6 +185,34 @@ def test_letters_typed_in_the_chat_are_no_notebook_commands(show: Open) -> None:
     notebook.until(lambda: notebook.path.stat().st_mtime_ns != before, "not saved")
 
 
+@pytest.mark.parametrize("app", ["lab", "notebook7"])
+def test_keys_on_buttons_and_tokens_are_no_notebook_commands(
+    app: str, browser: Browser, request: pytest.FixtureRequest
+) -> None:
+    server: Jupyter = request.getfixturevalue(app)
+    server.write(f"keys-{app}.ipynb", [SCRIPT + SHOW, "1", "2"])
+    notebook = server.open(browser, f"keys-{app}.ipynb")
+    notebook.run(0)
+    chat = ChatPage(notebook)
+    press = notebook.page.keyboard.press
+    chat.say("hello there")
+    chat.act("Show the tokens")
+    tokens = chat.root.locator(".llmc-token")
+    expect(tokens.first).to_be_visible()
+    tokens.first.focus()
+    press("ArrowRight")
+    expect(tokens.nth(1)).to_be_focused()
+    for place in (tokens.nth(1), chat.button("Settings"), chat.root.get_by_role("log")):
+        place.focus()
+        for key in "ddaabbxm":  # delete, insert, cut, to Markdown
+            press(key)
+        press("ArrowDown")
+        expect(notebook.page.locator(".jp-Notebook .jp-Cell")).to_have_count(3)
+        expect(notebook.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(3)
+    notebook.close()
+    server.stop_kernels()
+
+
 def test_all_of_it_by_keyboard(show: Open) -> None:
     notebook = show()
     chat = ChatPage(notebook)
