@@ -78,9 +78,13 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     _esm = widget.script(
         (
-            "kept.js", "keys.js", "explore_parts.js", "explore_pane.js", "explore_settings.js",
+            "kept.js",
+            "keys.js",
+            "explore_parts.js",
+            "explore_pane.js",
+            "explore_settings.js",
             "explore.js",
-        )  # fmt: skip
+        )
     )
     _css = _style()
 

@@ -12,10 +12,8 @@ prints would land in whichever cell runs now.
 """
 
 import json
-import queue
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..chat.reply import Fold, Reply
@@ -23,14 +21,12 @@ from ..errors import RequestError
 from ..events import Message, ToolCall, ToolDone
 from . import settings, throughput
 from .branches import choice, measured, prefix
+from .loop import Loop
 from .outbox import Op, Outbox
 from .phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
 from .run import Open, Port, Question, Run, Told, decide, read
 from .turns import Turn, Turns, plain, token_rows
 
-INTERVAL = 0.05  # seconds between messages: 20 a second
-MAX_INTERVAL = 0.25
-RENDER_SHARE = 10  # rendering may take one tenth of the time
 MAX_TEXT = 1_000_000
 LEDGER_ROWS = 50  # of the notebook's ledger, the newest; the sum is one of them
 
@@ -44,17 +40,16 @@ class Pump:
         self.last: Reply | None = None
         self._port = port
         self._out = Outbox(port.post)
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        after = (self._show_text, self._out.flush)
+        self._loop = Loop("llm-chat", self._take, after, self._fault)
         self._run: Run | None = None
         self._question: Question | None = None
         self._context: Op | None = None
         self._cleared: Turn | None = None
-        self._due = 0.0
         self._idle = threading.Event()
         self._idle.set()
         self._coming = 0  # requests in the inbox that begin an answer; guarded by the lock
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------ any thread
 
@@ -64,10 +59,7 @@ class Pump:
             if message.get("t") in _BEGINNERS:
                 self._coming += 1
                 self._idle.clear()
-            self._inbox.put(message)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="llm-chat", daemon=True)
-                self._thread.start()
+            self._loop.put(message)
 
     def load(self, data: Any) -> None:
         """Replace the conversation by a saved one. ValueError if it cannot be read or one runs."""
@@ -88,46 +80,16 @@ class Pump:
 
     def close(self) -> None:
         """End the thread; an answer in the making is cancelled."""
-        with self._lock:
-            self._port.ledger.forget(self._on_ledger)
-            if self._thread is None:
-                return  # and none may be started: widgets are closed when the interpreter ends, too
-        self.submit({"t": "stop"})
-        self._inbox.put(_CLOSE)
+        self._port.ledger.forget(self._on_ledger)
+        # No thread may be started: widgets are closed when the interpreter ends, too.
+        if self._loop.begun:
+            self.submit({"t": "stop"})
+            self._loop.end()
 
     # ------------------------------------------------------------------ the loop
 
-    def _loop(self) -> None:
-        closed = False
-        while not closed:
-            items = [self._inbox.get()]
-            # Between messages the pump sleeps instead of waking for every token: it competes for
-            # the interpreter lock with the engine and with the user's cell.
-            if (rest := self._due - time.monotonic()) > 0:
-                time.sleep(rest)
-            items.extend(self._waiting())
-            closed = _CLOSE in items
-            began = time.monotonic()
-            for item in items:
-                self._guarded(self._take, item)
-            self._guarded(self._show_text)
-            self._guarded(self._out.flush)
-            now = time.monotonic()
-            self._due = now + min(max(INTERVAL, RENDER_SHARE * (now - began)), MAX_INTERVAL)
-
-    def _waiting(self) -> Iterator[Any]:
-        while True:
-            try:
-                yield self._inbox.get_nowait()
-            except queue.Empty:
-                return
-
-    def _guarded(self, work: Callable[..., None], *what: Any) -> None:
-        # A fault in here must reach the page: on a thread nobody sees a traceback.
-        try:
-            work(*what)
-        except Exception as error:
-            self._out.notice(describe(error))
+    def _fault(self, error: Exception) -> None:
+        self._out.notice(describe(error))
 
     def _take(self, item: Any) -> None:
         try:
@@ -337,13 +299,13 @@ class Pump:
         run = self._run = Run(turn, Fold(self._port.name), extends)
         self._redraw(user.parent)
         self._out.set_phase(START)
-        work = (run, open_, self._port.window, self._inbox.put)
+        work = (run, open_, self._port.window, self._loop.put)
         threading.Thread(target=read, args=work, name="llm-chat-reader", daemon=True).start()
 
     def _decide(self, call: ToolCall, arguments: Any) -> Any:
         """On the reader thread: may this call be made?"""
         run = self._run
-        return "the turn is over" if run is None else decide(run, call, arguments, self._inbox.put)
+        return "the turn is over" if run is None else decide(run, call, arguments, self._loop.put)
 
     def _ask(self, question: Question) -> None:
         if question.run is self._run:
@@ -456,5 +418,4 @@ class Pump:
         self._out.add("kept", **self._port.transcript.told())
 
 
-_CLOSE = object()
 _BEGINNERS = ("send", "edit", "regenerate", "fork", "go on")

@@ -671,7 +671,7 @@ def test_the_page_is_one_module_without_imports() -> None:
 def test_a_closed_chat_leaves_no_thread() -> None:
     pump, _ = chat(["a b c d e f g h"], delay=0.1)
     pump.submit({"t": "send", "text": "go"})
-    thread = pump._thread
+    thread = pump._loop._thread
     assert thread is not None
     pump.close()
     thread.join(3)
