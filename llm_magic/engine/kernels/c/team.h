@@ -15,8 +15,9 @@ typedef struct {
   i32 spin;                                  // thousands of ticks that an idle helper spins
   void (*fn)(void *, int);
   void *arg;
-  u64 solo_until __attribute__((aligned(64)));  // the caller's own: see `stalled`
+  u64 solo_until __attribute__((aligned(64)));  // the caller's own, in ticks: see `weigh`
   u64 penalty;
+  i64 balance;
 } team_t;
 
 #define MILLISECOND 3000000ull  // in ticks, roughly
@@ -62,15 +63,18 @@ INLINE int take_task(team_t *t) {
   return 0;
 }
 
-// The caller waited for a helper that the system had put aside in the middle of a task: more
-// threads want to run than there are cores. Then they cost more than they give, and the caller
-// works alone for a while; longer if it happens again as soon as they take part. Something that
-// runs now and then (a reader of tokens) must not keep them out for long: alone, a step takes
-// almost twice its time.
-static void stalled(team_t *t, u64 now) {
-  const int soon = t->penalty && now - t->solo_until < 16 * MILLISECOND;
-  t->penalty = soon ? MIN(2 * t->penalty, 128 * MILLISECOND) : 2 * MILLISECOND;
-  t->solo_until = now + t->penalty;
+// Books whether the helpers give more time than they cost, and lets the caller work alone while they
+// do not: where more threads want to run than there are cores, the system puts a helper aside in the
+// middle of a task, and the caller waits for it. `own` tasks of `count` took the caller `work`; the
+// others would have taken it as long for each, or half of that: alone, it has the memory to itself.
+// A loss is forgiven once it is earned again; repeated, it keeps the helpers out longer each time.
+static void weigh(team_t *t, int own, int count, u64 work, u64 waited, u64 now) {
+  const i64 saved = own ? (i64)(work / own * (count - own) / 2) : (i64)waited;
+  t->balance = MIN(t->balance + saved - (i64)waited, 4 * (i64)MILLISECOND);
+  if (t->balance >= 4 * (i64)MILLISECOND) t->penalty = 0;
+  if (t->balance >= -(i64)MILLISECOND) return;
+  t->penalty = MAX(4 * MILLISECOND, MIN(2 * t->penalty, 512 * MILLISECOND));
+  t->solo_until = now + t->penalty, t->balance = 0;
 }
 
 // Runs fn(arg, 0 .. count-1), on the helpers too. count <= 65535.
@@ -93,17 +97,15 @@ static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
   int own = 0;
   while (take_task(t)) own++;
   const u64 idle = ticks();
-  // A helper's last task should end within a few times what ours took. A thread that only wakes,
-  // says something and sleeps again delays it by less than half a millisecond; one that computes
-  // by a slice of the system's, which is several times that.
+  // A helper's last task should end within a few times what ours took; or it may need this core.
   const u64 patience = MAX(4 * (idle - began) / MAX(own, 1), MILLISECOND / 10);
-  for (int patient = 1; __atomic_load_n(&t->done, __ATOMIC_ACQUIRE) != count;) {
+  u64 waited = 0;
+  while (__atomic_load_n(&t->done, __ATOMIC_ACQUIRE) != count) {
     pause();
-    const u64 waited = ticks() - idle;
-    if (waited < patience) continue;
-    if (patient && waited > patience + MILLISECOND / 2) stalled(t, ticks()), patient = 0;
-    syscall4(SYS_YIELD, 0, 0, 0, 0);  // it may need this very core
+    waited = ticks() - idle;
+    if (waited > patience) syscall4(SYS_YIELD, 0, 0, 0, 0);
   }
+  weigh(t, own, count, idle - began, waited, idle + waited);
 }
 
 // Life of a helper: until `stop`, takes tasks; spins when there are none, then sleeps.
