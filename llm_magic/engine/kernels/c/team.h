@@ -67,9 +67,11 @@ INLINE int take_task(team_t *t) {
 // do not: where more threads want to run than there are cores, the system puts a helper aside in the
 // middle of a task, and the caller waits for it. `own` tasks of `count` took the caller `work`; the
 // others would have taken it as long for each, or half of that: alone, it has the memory to itself.
+// What is saved is limited, since the caller may have been put aside in the middle of its own.
 // A loss is forgiven once it is earned again; repeated, it keeps the helpers out longer each time.
 static void weigh(team_t *t, int own, int count, u64 work, u64 waited, u64 now) {
-  const i64 saved = own ? (i64)(work / own * (count - own) / 2) : (i64)waited;
+  const u64 others = own ? work / own * (count - own) / 2 : waited;
+  const i64 saved = (i64)MIN(others, MILLISECOND / 10);
   t->balance = MIN(t->balance + saved - (i64)waited, 4 * (i64)MILLISECOND);
   if (t->balance >= 4 * (i64)MILLISECOND) t->penalty = 0;
   if (t->balance >= -(i64)MILLISECOND) return;
