@@ -95,11 +95,17 @@ def groups(quick: bool = False) -> list[list[Task]]:
         Task("decode beside a Python loop", "busy", (1,), TOKENS, alone=True),
         Task("Python between two tokens", "outside", (1,), TOKENS, alone=True, unit="ms"),
     ]
+    # What a text that repeats gains: 128 tokens said four times, as code that is edited repeats.
+    again = [
+        Task("decode of repeated text", "repeated", (128,), many, alone=True),
+        Task("decode of repeated text, guessed", "guessed", (128,), many, alone=True),
+    ]
     crowds = [Task(f"{n} stream{'s' * (n > 1)}", "streams", (PROMPT,) * n, many) for n in CROWDS]
     return [
         *([Task(f"prefill {n}", "prefill", (n,))] for n in prefills),
         beside,
         *([Task(f"decode at {d}", "decode", (d + 1,), TOKENS)] for d in depths),
+        again,
         crowds,
     ]
 

@@ -93,6 +93,9 @@ class Report:
             "speed kept beside a Python loop": self.share(
                 "decode beside a Python loop", "decode at 0"
             ),
+            "guesses at repeated text": self.share(
+                "decode of repeated text, guessed", "decode of repeated text"
+            ),
             "4 streams against 1": self.share("4 streams", "1 stream"),
             "cell against llm.stream": self.share("%%llm in a kernel", "llm.stream in a kernel"),
             "memory against file and cache": memory

@@ -103,13 +103,13 @@ class Ours:
         self._local.wait(lambda progress: None)
         self._empty = self._local.engine.loaded().forward.memory_bytes
 
-    def _run(self, ids: Ids, n: int, top: int = 0) -> tuple[float, float]:
+    def _run(self, ids: Ids, n: int, top: int = 0, guess: bool = False) -> tuple[float, float]:
         """(prefill, decode) in tokens a second."""
         from ..engine.scheduler import Job
         from ..events import Finish, Sampling
 
         settings = Sampling(temperature=0.0, max_tokens=n)
-        job = Job(tuple(ids), settings, top=top, reuse=False, guess=False, end_ids=frozenset())
+        job = Job(tuple(ids), settings, top=top, reuse=False, guess=guess, end_ids=frozenset())
         *_, finish = self._local.engine.scheduler.submit(job)
         assert isinstance(finish, Finish)
         exactly(n, finish.usage.completion)
@@ -130,6 +130,14 @@ class Ours:
             return run
 
         return together([one(ids) for ids in prompts])
+
+    def repeated(self, ids: Ids, n: int) -> float:
+        """`decode` behind these tokens said four times, without guesses."""
+        return self._run([*ids] * 4, n)[1]
+
+    def guessed(self, ids: Ids, n: int) -> float:
+        """The same with guesses at the next tokens: in all other tasks there are none."""
+        return self._run([*ids] * 4, n, guess=True)[1]
 
     def logprobs(self, ids: Ids, n: int) -> float:
         """`decode` with five alternatives recorded at each token."""
