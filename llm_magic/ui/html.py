@@ -91,10 +91,12 @@ def verbatim(value: str) -> str:
     return f'<pre style="{FLOW}">\n{escape(value)}</pre>'
 
 
-def note(*parts: str) -> str:
-    """A quiet line of small text; `parts` are HTML, joined by middle dots."""
+def note(*parts: str, quiet: bool = True) -> str:
+    """A line of small text; `parts` are HTML, joined by middle dots. quiet: paler, which takes
+    contrast from whatever has a colour of its own."""
     line = " · ".join(part for part in parts if part)
-    return f'<div style="font-size:12px;line-height:1.5;opacity:.78;margin-top:6px">{line}</div>'
+    pale = "opacity:.78;" if quiet else ""
+    return f'<div style="font-size:12px;line-height:1.5;{pale}margin-top:6px">{line}</div>'
 
 
 def fold(summary: str, body: str, *, opened: bool = False) -> str:

@@ -126,7 +126,7 @@ def _summary(reply: Reply) -> str:
 def _legend(summary: str) -> str:
     names = ("90%", "50%", "20%", "5%", "1%", "less")
     steps = (_paint(s, name) + _mark(s) for s, name in zip(SCALE, names, strict=True))
-    return html.note(summary, "probability from " + " ".join(steps))
+    return html.note(summary, "probability from " + " ".join(steps), quiet=False)
 
 
 def _paint(step: Shade, inner: str, title: str = "") -> str:

@@ -166,6 +166,16 @@ def test_the_heat_map_says_in_text_what_it_says_in_colour() -> None:
         assert number in text
 
 
+def test_no_shade_is_made_paler_by_what_is_around_it() -> None:
+    """Opacity takes contrast from both: the darkest step of the legend came down to 3.6:1."""
+    run = [Token(i, b" x", lp, 1) for i, lp in enumerate((-0.01, -9.0))]
+    page = logprobs.shaded(Reply(" x" * 2, tokens=tuple(run)))
+    shaded = re.findall(r"<[^/>]*background-color[^>]*>", page)
+    assert len(shaded) == 1 + 5  # a token, the steps of the legend
+    pale = re.findall(r"<(\w+)[^>]*opacity:[^>]*>(?:(?!</\1>).)*background-color", page, re.DOTALL)
+    assert not pale
+
+
 def test_every_shade_is_readable_and_ordered_by_lightness() -> None:
     from .test_html import _luminance
 
