@@ -596,7 +596,8 @@ class Scheduler:
     def _draw(self, run: _Run, logits: F32, summaries: list[Summary] | None) -> None:
         """Sample after the last token, and after each guess that equals the sample before it."""
         assert self._slots is not None
-        for i, guess in enumerate((*run.draft, None)):
+        guesses, run.draft = (*run.draft, None), ()  # of this step only: it may lose its slot now
+        for i, guess in enumerate(guesses):
             self._sample(run, logits[i], summaries[i] if summaries else None)
             if run.slot is None or guess is None or run.ids[-1] != guess:
                 return  # it has ended, or what lies behind in the cache is not what was said

@@ -1,6 +1,7 @@
 """Guesses at the next tokens: what comes out is, bit by bit, what comes out without them."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -148,6 +149,27 @@ def test_a_cancelled_stream_keeps_what_was_read(toy):
         assert finish.usage.guessed <= keep
         rest = toy.complete((*ids, *read), max_tokens=20, temperature=0)
         assert [t.id for t in rest.tokens] == plain[keep : keep + 20]
+
+
+def test_guesses_do_not_outlive_their_step(tmp_path, monkeypatch):
+    """A stream that loses its slot while nobody reads it comes back as a prompt, without guesses:
+    at the end of the context there would be no place for them."""
+    monkeypatch.setattr(scheduler_module, "PARK_SECONDS", 0.0)
+    llm = llm_magic.load(str(toy_gguf(tmp_path / "short.gguf")), ctx=64, slots=1)
+    scheduler = llm.provider.engine.scheduler
+    ids = (*([20, 21, 22] * 15), 23)
+    plain = llm.complete(ids, temperature=0, max_tokens=None, guess=False, reuse=False)
+    for first in range(RUN_AHEAD):
+        out = scheduler.submit(Job(ids, Sampling(temperature=0.0, max_tokens=None)))
+        tokens = (i.id for i in out if isinstance(i, Token))
+        read = list(itertools.islice(tokens, first))
+        while len(read) < len(plain.tokens):
+            while not out._channel.ahead and out._channel.end is None:
+                time.sleep(0.001)
+            llm.complete([90, 91, 92], max_tokens=1, reuse=False)  # takes the only slot
+            read += itertools.islice(tokens, RUN_AHEAD)
+        assert read == [t.id for t in plain.tokens]
+    llm.unload()
 
 
 def test_streams_guess_side_by_side(toy):
