@@ -631,11 +631,12 @@ class Scheduler:
 
     def _top(self, batch: list[tuple[_Run, int]], wanted: int) -> int:
         """How many entries the forward pass is to list for each wanted row; 0: it cannot, or need
-        not."""
-        if self._summarizer is None or not wanted or any(run.job.collect for run, _ in batch):
+        not. Whoever else is in the step, a request's sums come from the same hand: those of the
+        sampler differ in the last bit."""
+        tops = [run.job.top for run, _ in batch if run.job.collect is None]
+        if self._summarizer is None or not wanted or not tops:
             return 0
-        top = max(1, *(run.job.top for run, _ in batch))
-        return top if top <= MAX_SUMMARY else 0
+        return min(max(1, *tops), MAX_SUMMARY)
 
     def _summaries(self, n: int, top: int) -> list[Summary] | None:
         """What the forward pass found in the same call as its logits."""

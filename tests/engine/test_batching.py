@@ -464,6 +464,31 @@ def test_TG88_batched_rows_give_the_same_tokens_and_logprobs_as_single_ones(llm)
         assert [t.top for t in together.tokens] == [t.top for t in one.tokens]
 
 
+@pytest.mark.parametrize("neighbour", ["many alternatives", "score"])
+def test_neighbours_change_no_bit_of_a_logprob(llm, neighbour):
+    texts = [f"number {i} of" for i in range(12)]
+    alone = [llm.complete(t, max_tokens=6, logprobs=2, temperature=0, reuse=False) for t in texts]
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            if neighbour == "score":
+                llm.score("the cat in the world and the cat " * 6)
+            else:
+                llm.complete("hello", max_tokens=40, logprobs=25, reuse=False)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for text, expected in zip(texts, alone, strict=True):
+            reply = llm.complete(text, max_tokens=6, logprobs=2, temperature=0, reuse=False)
+            said = [(t.id, t.logprob, t.top) for t in reply.tokens]
+            assert said == [(t.id, t.logprob, t.top) for t in expected.tokens]
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_B093_B094_a_cached_prefix_says_the_same_as_a_cold_start(llm):  # LC-7
     base = random_ids(llm, 150, 1)
     for cut in (1, 2, 31, 32, 33, 63, 64, 65, 149, 150):
