@@ -111,7 +111,8 @@ class TokenStream:
         if self._suffix:
             self._out.append(Delta("answer", self._suffix))
         kept = self._router.kept
-        usage = replace(finish.usage, completion=kept)
+        usage = finish.usage
+        usage = replace(usage, completion=kept, guessed=min(usage.guessed, kept))
         timings = finish.timings
         if kept != finish.usage.completion:  # it ended by itself before our cancel arrived
             decode = self._tokens[kept - 1].at - self._tokens[0].at if kept > 1 else 0.0

@@ -172,6 +172,19 @@ def test_guesses_do_not_outlive_their_step(tmp_path, monkeypatch):
     llm.unload()
 
 
+def test_guesses_behind_a_stop_string_are_not_counted(toy):
+    """The engine may have said everything before the reader finds the stop."""
+    ids = tuple(toy.complete(REPEATS, max_tokens=0).prompt_ids)
+    long = toy.complete(ids, max_tokens=60, temperature=0, guess=False)
+    start = (*ids, *(t.id for t in long.tokens[:30]))
+    end = next(t.bytes.decode() for t in long.tokens[30:] if t.bytes.isascii())
+    stream = toy.stream(start, max_tokens=RUN_AHEAD, temperature=0, stop=[end])
+    while stream._source._channel.end is None:
+        time.sleep(0.001)
+    usage = [e for e in stream if isinstance(e, Finish)][-1].usage
+    assert usage.guessed <= usage.completion < RUN_AHEAD
+
+
 def test_streams_guess_side_by_side(toy):
     prompts = [REPEATS, "a b c d " * 9, "red green blue " * 7, "so it goes"]
     alone = [
