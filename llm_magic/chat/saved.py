@@ -91,6 +91,13 @@ def number_in(value: Any, what: str) -> float | None:
     return number
 
 
+def pair_in(value: Any, what: str) -> Sequence[Any]:
+    pair: Sequence[Any] = checked(value, (list, tuple), what)
+    if len(pair) != 2:
+        raise fail(f"{what} is not a pair")
+    return pair
+
+
 def bytes_in(text: str) -> bytes:
     try:
         if text.startswith(r"\x"):
@@ -200,12 +207,14 @@ def sampling_in(data: Any) -> Sampling:
                 checked(s, str, "a stop string") for s in checked(value, (list, tuple), "stop")
             )
         elif f.name == "mirostat":
-            tau, eta = checked(value, (list, tuple), "mirostat")
+            tau, eta = pair_in(value, "mirostat")
             values["mirostat"] = (number_in(tau, "tau") or 0.0, number_in(eta, "eta") or 0.0)
         elif f.name == "logit_bias":
             values["logit_bias"] = tuple(
                 (checked(k, (int, str), "a biased token"), number_in(v, "a bias") or 0.0)
-                for k, v in checked(value, (list, tuple), "logit_bias")
+                for k, v in (
+                    pair_in(pair, "a bias") for pair in checked(value, (list, tuple), "logit_bias")
+                )
             )
         else:
             values[f.name] = checked(

@@ -227,6 +227,7 @@ GOOD = {"version": 1, "text": "a"}
         {**GOOD, "finish_reason": "because"}, {**GOOD, "usage": {"prompt": -1}},
         {**GOOD, "usage": {"prompt": "9"}}, {**GOOD, "timings": {"decode": float("inf")}},
         {**GOOD, "calls": [{"id": 1, "name": "f", "arguments": "{}"}]}, {**GOOD, "prompt": 1},
+        {**GOOD, "sampling": {"logit_bias": [1, 2]}}, {**GOOD, "sampling": {"mirostat": [1.0]}},
         {**GOOD, "sampling": {"stop": [1]}}, {**GOOD, "sampling": {"temperature": "hot"}},
         {**GOOD, "shared": [0, 0, 0]},
         {**GOOD, "trace": [{
