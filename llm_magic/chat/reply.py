@@ -40,6 +40,16 @@ MAX_BRANCH_DEPTH = 32
 MAX_TOKENS = 1_000_000  # of one saved reply and all of its branches
 
 
+class Records(tuple[ToolRecord, ...]):
+    """What tools did, in order. Called, it is a view of that: `reply.trace()`."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Any:
+        """The tool calls, folded (static HTML); `.to_json()` exports them."""
+        return _views().trace(self)
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back, and everything that was measured on the way.
@@ -49,7 +59,7 @@ class Reply:
     model was given, template included; None when unknown. prompt_ids: the same as token ids.
     kinds: for each token the stream it belongs to ("answer", "reasoning" or "call").
     parsed: the Python value of constrained output; None when it was cut (see finish_reason).
-    trace: one record per tool call of all rounds.
+    trace: one record per tool call of all rounds; `reply.trace()` shows them.
     branches: continuations from other tokens, oldest first, each (position, Reply).
     """
 
@@ -66,8 +76,12 @@ class Reply:
     prompt_ids: tuple[int, ...] = field(default=(), repr=False)
     sampling: Sampling = field(default_factory=Sampling)
     parsed: Any = None
-    trace: tuple[ToolRecord, ...] = ()
+    trace: Records = field(default_factory=Records)
     branches: tuple[tuple[int, "Reply"], ...] = ()
+
+    def __post_init__(self) -> None:
+        # Whatever sequence was given can be called like any other reply's.
+        object.__setattr__(self, "trace", Records(self.trace))
 
     def __str__(self) -> str:
         return self.text
@@ -116,13 +130,10 @@ class Reply:
         """What else the model might have said at token i."""
         return _views().alternatives(self, i)
 
-    def plot(self, ax: Any = None) -> Any:
-        """Prefill and decode tokens a second over the time of this reply (matplotlib)."""
-        return _views().plot(self, ax=ax)
-
-    def trace_view(self) -> Any:
-        """The tool calls of this reply, folded (static HTML)."""
-        return _views().trace(self)
+    def plot(self, ax: Any = None, dark: bool | None = None) -> Any:
+        """Prefill and decode tokens a second over the time of this reply (matplotlib). dark:
+        colours for dark pages; None: as matplotlib's settings say."""
+        return _views().plot(self, ax, dark)
 
     def prompt_view(self) -> Any:
         """The prompt as the model saw it (static HTML)."""
@@ -211,7 +222,7 @@ class Fold:
             calls=tuple(self._calls),
             tokens=tuple(self._tokens),
             kinds=tuple(self._kinds),
-            trace=tuple(self._trace),
+            trace=Records(self._trace),
             parsed=self.parsed,
             finish_reason=finish.reason if finish else None,
             usage=finish.usage if finish else usage,
@@ -332,7 +343,7 @@ def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) 
         prompt=None if prompt is None else saved.checked(prompt, str, "prompt"),
         sampling=saved.sampling_in(data["sampling"]) if "sampling" in data else before.sampling,
         parsed=data.get("parsed"),
-        trace=tuple(saved.trace_in(r) for r in saved.checked(data.get("trace", []), list, "trace")),
+        trace=Records(map(saved.trace_in, saved.checked(data.get("trace", []), list, "trace"))),
     )
     branches = []
     for entry in saved.checked(data.get("branches", []), list, "branches"):

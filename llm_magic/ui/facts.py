@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..chat.reply import Reply
+from ..chat.reply import Records, Reply
 from ..events import Timings, Token, ToolRecord
 
 MAX_CALL = 2_000  # characters of a call on one line
@@ -102,7 +102,7 @@ def steady(reply: Reply) -> Reply:
         reply,
         tokens=tuple(map(_steady_token, reply.tokens)),
         timings=Timings(),
-        trace=steady_trace(reply.trace),
+        trace=Records(steady_trace(reply.trace)),
         branches=tuple((at, steady(branch)) for at, branch in reply.branches),
     )
 

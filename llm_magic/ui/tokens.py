@@ -82,7 +82,8 @@ SHOWN = 2_000  # pieces before the rest is left to the table
 
 
 def inspector(pieces: Sequence[Piece], cached: int | None = None) -> str:
-    """Pieces in their order, and a folded table. cached: how many come from the cache."""
+    """Pieces in their order, those of a turn set off by its role, and a folded table. cached: how
+    many come from the cache."""
     specials = sum(p.special for p in pieces)
     characters = sum(len(p.text) for p in pieces if not p.special)
     facts = [f"{len(pieces):,} tokens", f"{characters:,} characters"]
@@ -90,17 +91,29 @@ def inspector(pieces: Sequence[Piece], cached: int | None = None) -> str:
         facts.append(f"{specials:,} control tokens")
     if cached is not None:
         facts.append(f"{cached:,} cached + {len(pieces) - cached:,} new")
-    flow = "".join(_chips(pieces[:SHOWN], cached))
-    if len(pieces) > SHOWN:
-        flow += f"… {len(pieces) - SHOWN:,} more"
-    return (
-        f'<pre style="{html.FLOW}">{flow}</pre>' + html.note(*facts)
-        + html.fold("Table of all tokens", _piece_table(pieces))
-    )  # fmt: skip
+    shown, more = pieces[:SHOWN], len(pieces) - SHOWN
+    parts = [_block(role, "".join(_chips(shown, a, b, cached))) for role, a, b in _segments(shown)]
+    if more > 0:
+        parts.append(html.note(f"… {more:,} more"))
+    parts += [html.note(*facts), html.fold("Table of all tokens", _piece_table(pieces))]
+    return "".join(parts)
 
 
-def _chips(pieces: Sequence[Piece], cached: int | None) -> Iterator[str]:
+def _segments(pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
+    """(role, first piece, place behind the last one) of each turn, "" where no role is named.
+
+    Only control tokens begin one: text of a user that looks like a marker does not.
+    """
+    begins = [(0, "")]
     for i, piece in enumerate(pieces):
+        if piece.special:
+            behind = "".join(p.text for p in pieces[i + 1 : i + 5])
+            begins.append((i, _role(piece.text, behind)))
+    return _cut(begins, len(pieces))
+
+
+def _chips(pieces: Sequence[Piece], start: int, end: int, cached: int | None) -> Iterator[str]:
+    for i, piece in enumerate(pieces[start:end], start):
         if i == cached and i:
             yield "<strong>│ new │</strong>"
         name, (background, color) = (
@@ -134,12 +147,14 @@ def listing(pieces: Sequence[Piece]) -> str:
 
 # ----------------------------------------------------------------------------- the prompt
 
-# Strings that chat templates put around turns; what stands behind an opening one is a role.
+# Strings that chat templates put around turns.
 _MARKER = re.compile(
-    r"<\|[^|<>\s]{1,40}\|>|</?s>|<(?:bos|eos|pad)>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
+    r"<[|｜][^|｜<>\s]{1,40}[|｜]>|\[\|\w{1,40}\|\]|</?s>|<(?:bos|eos|pad)>"
+    r"|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
 )
 _ROLES = ("system", "user", "assistant", "tool", "model", "developer")
 _ROLE = re.compile(rf"({'|'.join(_ROLES)})(?=\s|<|$)")
+_NAMED = {"inst": "user", "/inst": "assistant", "sys": "system"}
 _ROLE_LOOK = {
     "system": "border-left:3px solid #8250df",
     "user": "border-left:3px solid #0969da",
@@ -150,7 +165,7 @@ _ROLE_LOOK = {
 
 def prompt(text: str, count: int, cached: int) -> str:
     """A rendered prompt: one block per turn, template markers set off, the counts below."""
-    blocks = "".join(_turn(role, segment) for role, segment in turns(text))
+    blocks = "".join(_block(role, _marked(segment)) for role, segment in turns(text))
     facts = [f"{count:,} tokens"] if count else []
     if cached:
         facts.append(f"{cached:,} cached + {count - cached:,} new")
@@ -159,19 +174,34 @@ def prompt(text: str, count: int, cached: int) -> str:
 
 def turns(text: str) -> list[tuple[str, str]]:
     """(role, text with its markers) of a rendered prompt; "" where no role is named."""
-    starts = [0]
-    roles = [""]
+    begins = [(0, "")]
     for marker in _MARKER.finditer(text):
-        role = _ROLE.match(text, marker.end())
-        if role is not None:
-            starts.append(marker.start())
-            roles.append(role[1])
-    ends = [*starts[1:], len(text)]
-    return [(r, text[a:b]) for r, a, b in zip(roles, starts, ends, strict=True) if text[a:b]]
+        begins.append((marker.start(), _role(marker[0], text[marker.end() : marker.end() + 20])))
+    return [(role, text[a:b]) for role, a, b in _cut(begins, len(text))]
 
 
-def _turn(role: str, segment: str) -> str:
-    look = _ROLE_LOOK.get(role, "border-left:3px solid #8c959f")
+def _role(marker: str, behind: str) -> str:
+    """The role whose turn a marker opens, which it names itself (`<|user|>`) or which stands behind
+    it (`<|im_start|>user`); "" for all other markers."""
+    name = marker.strip("<|｜>[] ").lower()
+    itself = _NAMED.get(name) or name.rpartition("_")[2]
+    if itself in _ROLES:
+        return itself
+    # Behind the beginning of the text a word is just a word.
+    found = _ROLE.match(behind) if "start" in name and "text" not in name else None
+    return found[1] if found else ""
+
+
+def _cut(begins: Sequence[tuple[int, str]], end: int) -> list[tuple[str, int, int]]:
+    """(role, first place, place behind the last one) from (place, role); without a role a place
+    belongs to what goes before it."""
+    named = [begins[0], *((place, role) for place, role in begins[1:] if role)]
+    ends = [*(place for place, _ in named[1:]), end]
+    return [(role, a, b) for (a, role), b in zip(named, ends, strict=True) if a < b]
+
+
+def _marked(segment: str) -> str:
+    """Text of a prompt with its markers set off."""
     background, color = _CONTROL
     at, parts = 0, []
     for marker in _MARKER.finditer(segment):
@@ -181,9 +211,14 @@ def _turn(role: str, segment: str) -> str:
             f"{html.escape(marker[0])}</span>"
         )
         at = marker.end()
-    parts.append(html.escape(segment[at:]))
+    return "".join(parts) + html.escape(segment[at:])
+
+
+def _block(role: str, inner: str) -> str:
+    """One turn, with a line of its role's colour beside it and the role in words above it."""
+    look = _ROLE_LOOK.get(role, "border-left:3px solid #8c959f")
     name = html.note(f"<strong>{role}</strong>") if role else ""
     return (
         f'<div style="{look};padding-left:8px;margin:4px 0">{name}'
-        f'<pre style="{html.FLOW}">\n{"".join(parts)}</pre></div>'
+        f'<pre style="{html.FLOW}">\n{inner}</pre></div>'
     )

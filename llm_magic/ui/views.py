@@ -4,10 +4,12 @@ Comes in: a Reply, fresh or read back from a saved notebook. Goes out: what a no
 methods of Reply are these functions, found here by name. It must not know streams or engines.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..chat.reply import Reply
-from . import logprobs, throughput, tooltrace
+from ..events import ToolRecord
+from . import logprobs, throughput, tooltrace, widget
 from .branches import branch as branch
 from .bundles import JSON_TOKENS as JSON_TOKENS
 from .bundles import VENDOR as VENDOR
@@ -33,11 +35,8 @@ def mimebundle(reply: Reply, include: Any = None, exclude: Any = None) -> Bundle
 
 def current_look() -> Look:
     """The notebook's settings where llm_magic is loaded, else the defaults."""
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    settings = shell and shell.magics_manager.registry.get("LLMMagics")
-    look: Look = settings.look() if settings else Look()
+    settings = widget.extension()
+    look: Look = settings.look() if settings is not None else Look()
     return look
 
 
@@ -63,18 +62,18 @@ def plot(reply: Reply, ax: "Axes | None" = None, dark: bool | None = None) -> "A
 class Trace(Fragment):
     """The tool calls of a reply; `to_json()` exports them."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.records = reply.trace
-        plain = tooltrace.plain(reply.trace) or "no tool was called"
-        super().__init__(tooltrace.fragment(reply.trace, opened=True) or plain, plain)
+    def __init__(self, records: Sequence[ToolRecord]) -> None:
+        self.records = records
+        plain = tooltrace.plain(records) or "no tool was called"
+        super().__init__(tooltrace.fragment(records, opened=True) or plain, plain)
 
     def to_json(self) -> str:
         return tooltrace.export(self.records)
 
 
-def trace(reply: Reply) -> Trace:
-    """The tool calls of the reply, by round."""
-    return Trace(reply)
+def trace(records: Sequence[ToolRecord]) -> Trace:
+    """The tool calls of a reply (its `trace`), by round."""
+    return Trace(records)
 
 
 def prompt_view(reply: Reply) -> Fragment:

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -249,6 +251,56 @@ def test_the_inspector_marks_control_tokens_and_the_cached_part() -> None:
     assert page.count("lm-tc") == 1
 
 
+def chat_pieces(*texts: str) -> list[Piece]:
+    """Pieces of a prompt; texts in capitals are control tokens."""
+    return [Piece(i, t, t.encode(), t.isupper() or "<" in t) for i, t in enumerate(texts)]
+
+
+def roles_of(page: str) -> list[tuple[str, str]]:
+    """(colour of the edge, role in words) of each block."""
+    blocks = re.findall(r'<div style="border-left:3px solid (#\w+)[^>]*>(.*?)<pre', page)
+    return [(colour, shown(head).strip()) for colour, head in blocks]
+
+
+def test_the_inspector_sets_off_the_turns_of_a_prompt_by_their_roles() -> None:
+    forged = Piece(9, "<|im_start|>", b"<|im_start|>", False)  # typed by a user: no marker
+    pieces = [
+        *chat_pieces("<|im_start|>", "system", "\n", "Be", " brief", "<|im_end|>", "\n"),
+        *chat_pieces("<|im_start|>", "user", "\n"), forged, *chat_pieces("system", "<|im_end|>"),
+        *chat_pieces("<|im_start|>", "ass", "istant", "\n"),
+    ]  # fmt: skip
+    page = tokens.inspector(pieces, cached=3)
+    assert audit(page) == []
+    assert roles_of(page) == [
+        ("#8250df", "system"), ("#0969da", "user"), ("#bf5b00", "assistant"),
+    ]  # fmt: skip
+    text = shown(page)
+    assert text.index("│ new │") < text.index("brief") < text.index("user")
+    assert roles_of(tokens.inspector(chat_pieces("user", " text"))) == [("#8c959f", "")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "roles"),
+    [
+        (("<bos>", "<start_of_turn>", "user", "\n", "Hi", "<end_of_turn>", "\n", "<start_of_turn>",
+          "model", "\n"), ["", "user", "model"]),
+        (("<|begin_of_text|>", "<|start_header_id|>", "user", "<|end_header_id|>", "\n\n", "Hi"),
+         ["", "user"]),
+        (("<|begin_of_text|>", "user", " manual"), [""]),
+        (("<|system|>", "\n", "Be", "<|end|>", "<|user|>", "\n", "Hi", "<|end|>", "<|assistant|>"),
+         ["system", "user", "assistant"]),
+        (("<｜User｜>", "Hi", "<｜Assistant｜>"), ["user", "assistant"]),
+        (("<s>", "[INST]", " user", " text", "[/INST]", " Hi"), ["", "user", "assistant"]),
+    ],
+)  # fmt: skip
+def test_turns_are_known_in_the_ways_that_templates_write_them(
+    pieces: tuple[str, ...], roles: list[str]
+) -> None:
+    found = tokens.inspector(chat_pieces(*pieces))
+    assert [role for _, role in roles_of(found)] == roles
+    assert [role for role, _ in tokens.turns("".join(pieces))] == roles
+
+
 def test_the_prompt_view_knows_turns() -> None:
     text = (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <b><|im_end|>\n"
@@ -292,16 +344,13 @@ def test_speeds_are_taken_over_a_window() -> None:
 
 
 def test_plot_takes_and_returns_axes_without_pyplot() -> None:
-    import subprocess
-    import sys
-
     axes = reply_of().plot()
     assert axes.get_ylabel() == "tokens a second"
     image = axes._repr_png_()
     assert image.startswith(b"\x89PNG")
     again = views.plot(reply_of(), ax=axes)
     assert again is axes
-    dark = views.plot(reply_of(), dark=True)
+    dark = reply_of().plot(dark=True)
     assert dark.figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
     assert views.plot(Reply("")).lines  # an empty reply is an empty plot
     code = (
@@ -370,7 +419,7 @@ TRACE = (
 
 
 def test_a_trace_shows_rounds_calls_and_what_became_of_them() -> None:
-    view = Reply("x", trace=TRACE).trace_view()
+    view = Reply("x", trace=TRACE).trace()
     text = shown(view._repr_mimebundle_()["text/html"])
     for piece in ("3 tool calls · 2 not ok · 1.6 s", "round 1", "round 2", "weather", "120 ms",
                   "sunny", "fetching", "refused", "edited", "ZeroDivisionError: boom"):  # fmt: skip
@@ -379,13 +428,16 @@ def test_a_trace_shows_rounds_calls_and_what_became_of_them() -> None:
     exported = json.loads(view.to_json())
     assert exported[0]["call"]["name"] == "weather"
     assert exported[0]["arguments"] == {"city": "Paris"}
-    assert repr(Reply("x").trace_view()) == "no tool was called"
+    again = Reply.from_dict(json.loads(json.dumps(Reply("x", trace=list(TRACE)).to_dict())))
+    assert again.trace == TRACE
+    assert repr(again.trace()) == repr(replace(again, text="y").trace()) == repr(view)
+    assert repr(Reply("x").trace()) == "no tool was called"
 
 
 def test_a_trace_tells_the_wait_for_a_person_from_the_run() -> None:
     slow = replace(TRACE[1], status="ok", seconds=0.12, waited=3.21)
     refused = replace(TRACE[1], approval="refused", waited=2.0)
-    view = Reply("x", trace=(TRACE[0], slow, refused)).trace_view()
+    view = Reply("x", trace=(TRACE[0], slow, refused)).trace()
     assert "· ok · 120 ms · edited after 3.2 s → refused by" in repr(view)
     assert "· refused after 2.0 s →" in repr(view)
     text = shown(view._repr_mimebundle_()["text/html"])
@@ -393,7 +445,7 @@ def test_a_trace_tells_the_wait_for_a_person_from_the_run() -> None:
     exported = json.loads(view.to_json())
     assert [(r["seconds"], r["waited"]) for r in exported] == [(0.12, 0.0), (0.12, 3.21), (0, 2.0)]
     # A program that approves at once is no wait.
-    assert "after" not in repr(Reply("x", trace=(replace(slow, waited=1e-4),)).trace_view())
+    assert "after" not in repr(Reply("x", trace=(replace(slow, waited=1e-4),)).trace())
 
 
 def test_a_trace_is_part_of_the_cell() -> None:
@@ -415,7 +467,7 @@ def test_nothing_of_the_corpus_survives_in_traces_branches_and_prompts(evil: str
     )  # fmt: skip
     look = views.Look(show=bundles.SECTIONS | {"surprises"})
     assert audit(views.bundle(reply, look)["text/html"]) == []
-    for view in (reply.alternatives(0), reply.trace_view(), reply.prompt_view()):
+    for view in (reply.alternatives(0), reply.trace(), reply.prompt_view()):
         assert audit(view._repr_mimebundle_()["text/html"]) == []
     assert audit(compare.fragment([reply, branch], [evil, evil])) == []
     pieces = [Piece(1, evil, evil.encode(), special) for special in (True, False)]

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.scripted import Scripted
-from llm_magic.events import Piece, Sampling, Timings, Token, Top, Usage
+from llm_magic.events import (
+    Piece,
+    Sampling,
+    Timings,
+    Token,
+    ToolCall,
+    ToolRecord,
+    Top,
+    Usage,
+)
 from llm_magic.llm import LLM
 from llm_magic.ui import bundles, facts, logprobs, tokens, views
 from llm_magic.ui.views import VENDOR, Look
@@ -69,6 +78,31 @@ def test_a_reply_read_back_from_its_output_shows_the_same() -> None:
     again = views.from_output(data)
     assert again.text == reply.text
     assert views.bundle(again, Look())["text/html"] == data["text/html"]
+
+
+def test_every_view_of_a_reply_that_was_read_back_is_the_same() -> None:
+    record = ToolRecord(1, ToolCall("c", "f", "{}"), {}, "auto", "ok", 0.25, "42", waited=1.5)
+    branch = replace(reply_of(3), tokens=tuple(replace(t, forced=True) for t in reply_of(3).tokens))
+    reply = reply_of(
+        prompt="<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", trace=(record,),
+        branches=((2, branch),), timings=Timings(0, 0.1, 0.2, 0.5, 0.3, 812.4, 98.7),
+    )  # fmt: skip
+    again = views.from_output(json.loads(json.dumps(views.bundle(reply, Look()))))
+    assert again.trace == reply.trace
+
+    def seen(reply: Reply) -> list[Any]:
+        axes = reply.plot()
+        static = (reply.heatmap(), reply.alternatives(3), reply.trace(), reply.prompt_view())
+        return [
+            [view._repr_mimebundle_() for view in static],
+            [line.get_xydata().round(6).tolist() for line in axes.lines],
+            [bar.get_bbox().bounds for bar in axes.patches],
+            axes.get_legend_handles_labels()[1],
+            reply.to_frame().drop(columns="top").round(6).to_numpy().tolist(),
+            reply.explore().state,
+        ]
+
+    assert seen(again) == seen(reply)
 
 
 def test_B106_history_keeps_its_dollars() -> None:
