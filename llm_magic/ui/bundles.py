@@ -6,6 +6,7 @@ settings comes as a Look.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +43,11 @@ class Look:
     docs: bool = False
     save_prompt: bool = True
     json_tokens: int | None = JSON_TOKENS
+
+
+def docs_wanted() -> bool:
+    """LLM_MAGIC_DOCS asks for outputs that are the same on every run."""
+    return os.environ.get("LLM_MAGIC_DOCS", "").lower() not in ("", "0", "false", "no")
 
 
 def suited(reply: Reply, look: Look) -> Look:

@@ -3,8 +3,9 @@
 // own but the draft: a second view or a reloaded page shows the same.
 
 import { Kept } from "./kept.js";
-import { keepKeys } from "./keys.js";
-import { node, icon, iconButton } from "./chat_dom.js";
+import { forward, keepKeys } from "./keys.js";
+import { node } from "./dom.js";
+import { icon, iconButton } from "./chat_dom.js";
 import { TurnView } from "./chat_turn.js";
 import { Settings, Meter, Spark, Ledger } from "./chat_panel.js";
 
@@ -285,7 +286,7 @@ class ChatView {
     if (!event.isTrusted) return;
     event.stopPropagation();
     const combined = event.ctrlKey || event.metaKey;
-    if (combined && !EDITING.has(event.key.toLowerCase())) this.forward(event);
+    if (combined && !EDITING.has(event.key.toLowerCase())) forward(this.root, event);
     else if (event.key === "Escape" && this.phase.name !== "idle") this.tell({ t: "stop" });
     else if (event.target === this.input) this.inputKey(event);
     else if (this.tools.contains(event.target)) this.toolKey(event);
@@ -307,14 +308,6 @@ class ChatView {
     if (!by) return;
     const tools = [...this.tools.querySelectorAll("button:not(:disabled)")];
     tools.at((tools.indexOf(document.activeElement) + by) % tools.length)?.focus();
-  }
-
-  // Saving and the like are the front end's, wherever the cursor is.
-  forward(event) {
-    const { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey } = event;
-    const copy = { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey };
-    const twin = new KeyboardEvent("keydown", { ...copy, bubbles: true, cancelable: true });
-    if (!this.root.parentElement.dispatchEvent(twin)) event.preventDefault();
   }
 
   grow() {

@@ -26,7 +26,7 @@ from ..chat.turn import Turn
 from ..events import Event, Message, Token
 from ..hub import hub
 from ..llm import LLM
-from . import branches, facts, html, settings, transcript, widget
+from . import branches, bundles, facts, html, settings, transcript, widget
 from .ledger import Ledger
 from .pump import Pump
 from .run import Ask, OnProgress, Open
@@ -38,7 +38,10 @@ SUGGESTIONS = (
     "What is the capital of Norway?",
 )
 # In this order they are one module: what one declares, the later ones use.
-_SCRIPTS = ("kept.js", "keys.js", "chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js")
+_SCRIPTS = (
+    *("dom.js", "kept.js", "keys.js"),
+    *("chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js"),
+)
 
 
 class Chat(anywidget.AnyWidget):  # type: ignore[misc]
@@ -302,4 +305,4 @@ def _docs_mode() -> bool:
     """As the magics have it, where they are loaded; else as the environment says."""
     if (magics := widget.extension()) is not None:
         return bool(magics.docs_mode)
-    return os.environ.get("LLM_MAGIC_DOCS", "").lower() not in ("", "0", "false", "no")
+    return bundles.docs_wanted()

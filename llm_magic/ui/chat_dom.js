@@ -1,5 +1,7 @@
 // Small parts that the chat is built of. Comes in: names, texts, handlers. Goes out: elements.
 
+import { node } from "./dom.js";
+
 const ICONS = {
   send: "M8 13V3.5M3.8 7.7 8 3.5l4.2 4.2",
   stop: "M4.5 4.5h7v7h-7z",
@@ -22,18 +24,6 @@ const ICONS = {
   close: "m4 4 8 8M12 4l-8 8",
 };
 const SVG = "http://www.w3.org/2000/svg";
-
-export function node(tag, className = "", props = {}, children = []) {
-  const el = document.createElement(tag);
-  if (className) el.className = className;
-  for (const [key, value] of Object.entries(props)) {
-    if (key.startsWith("on")) el.addEventListener(key.slice(2), value);
-    else if (key in el) el[key] = value;
-    else el.setAttribute(key, value);
-  }
-  el.append(...children);
-  return el;
-}
 
 export function drawing(box, className, paths) {
   const svg = document.createElementNS(SVG, "svg");

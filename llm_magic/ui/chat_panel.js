@@ -1,7 +1,8 @@
 // The settings, the context meter and the line of speeds. Comes in: what may be set and is set,
 // counts and speeds. Goes out: elements, and wishes through `tell`.
 
-import { node, drawing, iconButton } from "./chat_dom.js";
+import { node } from "./dom.js";
+import { drawing, iconButton } from "./chat_dom.js";
 
 const POINTS = 60; // of the line; older ones are merged
 

@@ -2,7 +2,8 @@
 // done with it, through `tell`. HTML in "answer", "reasoning", "tools" and "edits" was made safe in
 // Python; everything else is set as text.
 
-import { node, iconButton, copyButton, toNewCell } from "./chat_dom.js";
+import { node } from "./dom.js";
+import { iconButton, copyButton, toNewCell } from "./chat_dom.js";
 
 // Probability from which a token is shaded less; the same steps as in a cell's heat map (a test says so).
 const FLOORS = [0.9, 0.5, 0.2, 0.05, 0.01];

@@ -40,11 +40,7 @@ def _text(reply: Reply) -> str:
 
 def facts(reply: Reply) -> list[str]:
     """What can be compared: tokens, mean logprob, perplexity, speed."""
-    found = [f"{len(reply.tokens):,} tokens"]
-    if reply.mean_logprob is not None and reply.perplexity is not None:
-        found.append(f"mean logprob {logprobs.nats(reply.mean_logprob)}")
-        found.append(f"perplexity {reply.perplexity:,.2f}")
-    found.append(speed("decode", reply.timings.decode_tps))
+    found = [*logprobs.certainty(reply), speed("decode", reply.timings.decode_tps)]
     return [fact for fact in found if fact]
 
 

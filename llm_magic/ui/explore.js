@@ -3,8 +3,9 @@
 // Nothing is fetched, all text is set as text, and a second view of the same reply shows the same.
 
 import { Kept } from "./kept.js";
-import { keepKeys } from "./keys.js";
-import { node, button, Card, TEXT } from "./explore_parts.js";
+import { forward, keepKeys } from "./keys.js";
+import { node } from "./dom.js";
+import { button, Card, TEXT } from "./explore_parts.js";
 import { Pane } from "./explore_pane.js";
 import { BranchSettings } from "./explore_settings.js";
 
@@ -267,15 +268,7 @@ class Explorer {
     if (!e.isTrusted) return;
     e.stopPropagation();
     const combined = (e.ctrlKey || e.metaKey) && !["c", "a", "Control", "Meta"].includes(e.key);
-    if (combined && !e.defaultPrevented) this.forward(e);
-  }
-
-  // Saving and the like are the front end's, wherever the focus is.
-  forward(e) {
-    const { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey } = e;
-    const copy = { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey };
-    const twin = new KeyboardEvent("keydown", { ...copy, bubbles: true, cancelable: true });
-    if (!this.root.parentElement?.dispatchEvent(twin)) e.preventDefault();
+    if (combined && !e.defaultPrevented) forward(this.root, e);
   }
 
   tabKey(e) {

@@ -24,12 +24,13 @@ import traitlets
 from IPython.display import display
 
 from ..chat.reply import Reply
-from ..errors import LLMError, NotLoadedError, RequestError
+from ..errors import NotLoadedError, RequestError
 from ..events import CallDelta, Delta, Prefill, Progress, Queued
 from ..hub import hub
 from ..llm import LLM
 from . import branches, bundles, facts, html, logprobs, progress, settings, throughput, widget
 from .explore_run import Run, Told, read
+from .phases import describe
 from .tree import Tree
 
 VERSION = 1
@@ -78,6 +79,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     _esm = widget.script(
         (
+            "dom.js",
             "kept.js",
             "keys.js",
             "explore_parts.js",
@@ -228,10 +230,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         # A fault in here must reach the page: on a thread nobody sees a traceback.
         try:
             action(*args)
-        except LLMError as error:
-            self._note(str(error))
         except Exception as error:
-            self._note(f"{type(error).__name__}: {error}")
+            self._note(describe(error))
 
     def _take(self, item: Any) -> None:
         if isinstance(item, Told):
@@ -401,7 +401,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     def _end(self, run: Run, rest: Reply | None, error: BaseException | None) -> None:
         self._show_tokens()
         self._run = None
-        note = "" if error is None else str(error) or type(error).__name__
+        note = "" if error is None else describe(error)
         came = rest is not None and len(rest.tokens) > len(run.given)
         if run.node is not None and rest is not None and (came or error is None):
             self._tree.settle(run.node, rest)

@@ -2,7 +2,8 @@
 // meant. A long view is drawn in portions, so that the page stays awake; there is one listener of a
 // kind for all tokens.
 
-import { node, alone, label, TEXT, SHADE, FLAGS, FORCED, TRIMMED } from "./explore_parts.js";
+import { node } from "./dom.js";
+import { alone, label, TEXT, SHADE, FLAGS, FORCED, TRIMMED } from "./explore_parts.js";
 
 const PORTION = 250; // tokens drawn at once
 const OPEN_AFTER = 90; // ms that the pointer rests on a token before its card opens

@@ -1,6 +1,8 @@
 // Parts of a reply's live view: the places in a row of data, and the card that tells about one token.
 // Comes in: rows from the kernel. Goes out: elements. All text is set as text.
 
+import { node } from "./dom.js";
+
 // A token is [text, percent, shade, rank, logprob, entropy, forbidden share, flags, alternatives];
 // an alternative [text, percent, share of 1000, what it is]. See tree.py.
 export const [TEXT, PERCENT, SHADE, RANK, LOGPROB, ENTROPY, FORBIDDEN, FLAGS, OTHERS] = Array(9).keys();
@@ -9,18 +11,6 @@ export const TRIMMED = 2;
 const [OPEN, TAKEN] = [0, 1];
 const WHAT = ["", "taken", "forbidden", "no id"];
 const MARK = ["", "→", "✗", ""];
-
-export function node(tag, className = "", props = {}, children = []) {
-  const el = document.createElement(tag);
-  if (className) el.className = className;
-  for (const [key, value] of Object.entries(props)) {
-    if (key.startsWith("on")) el.addEventListener(key.slice(2), value);
-    else if (key in el) el[key] = value;
-    else el.setAttribute(key, value);
-  }
-  el.append(...children);
-  return el;
-}
 
 export function button(className, textContent, onclick, props = {}) {
   return node("button", className, { type: "button", textContent, onclick, ...props });

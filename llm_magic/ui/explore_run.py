@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ..chat.reply import Reply
 from ..events import Event, Token
 from ..provider import Stream
+from .throughput import latest
 
 
 @dataclass(slots=True, eq=False)
@@ -29,9 +30,7 @@ class Run:
     @property
     def speed(self) -> float:
         """Tokens a second over the last few tokens; 0 while unknown."""
-        last = self.times[-16:]
-        seconds = last[-1] - last[0] if len(last) > 1 else 0.0
-        return (len(last) - 1) / seconds if seconds > 0 else 0.0
+        return latest(self.times)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 // What holds for new branches. Comes in: fields [name, kind, label, default, low, high], what is set,
 // and what was wrong with a wish. Goes out: wishes through `set(name, value)`; null is the default.
 
-import { node, button } from "./explore_parts.js";
+import { node } from "./dom.js";
+import { button } from "./explore_parts.js";
 
 export class BranchSettings {
   constructor(id, set) {

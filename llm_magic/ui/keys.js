@@ -1,4 +1,5 @@
-// The keys of a widget are its own. Comes in: its element. Goes out: nothing that the notebook hears.
+// The keys of a widget are its own. Comes in: its element, and keys. Goes out: to the notebook only what
+// is meant for it.
 
 // JupyterLab takes letters and arrows as commands of the notebook. It looks for this attribute, but some
 // of its commands ask for the focused element first: so that one carries it, too.
@@ -6,4 +7,12 @@ export function keepKeys(root) {
   const suppress = (el) => el.setAttribute("data-lm-suppress-shortcuts", "true");
   suppress(root);
   root.addEventListener("focusin", (event) => suppress(event.target));
+}
+
+// A combination that is the front end's, like saving, reaches it from inside of the widget as well.
+export function forward(root, event) {
+  const { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey } = event;
+  const copy = { key, code, keyCode, ctrlKey, metaKey, shiftKey, altKey };
+  const twin = new KeyboardEvent("keydown", { ...copy, bubbles: true, cancelable: true });
+  if (!root.parentElement?.dispatchEvent(twin)) event.preventDefault();
 }

@@ -115,12 +115,17 @@ def _best(run: Sequence[Token], summary: str) -> str:
     return body
 
 
-def _summary(reply: Reply) -> str:
+def certainty(reply: Reply) -> list[str]:
+    """How many tokens, and how sure the model was of all of them together."""
     parts = [f"{len(reply.tokens):,} tokens"]
     if reply.mean_logprob is not None and reply.perplexity is not None:
         parts.append(f"mean logprob {nats(reply.mean_logprob)}")
         parts.append(f"perplexity {reply.perplexity:,.2f}")
-    return " · ".join(parts)
+    return parts
+
+
+def _summary(reply: Reply) -> str:
+    return " · ".join(certainty(reply))
 
 
 def _legend(summary: str) -> str:

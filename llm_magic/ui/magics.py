@@ -10,7 +10,6 @@ drawn.
 
 import argparse
 import difflib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,10 +37,6 @@ from .ledger import Ledger
 from .talks import Talks
 
 MAX_TOKENS = 256
-
-
-def _docs() -> bool:
-    return os.environ.get("LLM_MAGIC_DOCS", "").lower() not in ("", "0", "false", "no")
 
 
 @magics_class
@@ -85,7 +80,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     @traitlets.default("docs_mode")
     def _default_docs_mode(self) -> bool:
-        return _docs()
+        return bundles.docs_wanted()
 
     @traitlets.validate("magic_name")
     def _valid_name(self, proposal: Any) -> str:

@@ -7,7 +7,6 @@ must not know pages or widgets.
 
 import json
 import queue
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from ..chat.reply import Fold, Reply
 from ..events import Delta, Event, Message, Progress, Token, ToolCall
 from .ledger import Ledger
+from .throughput import latest
 from .turns import Turn
 from .widget import Kept
 
@@ -84,22 +84,23 @@ class Run:
     stream: Any = None
     stopping: bool = False
     parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
-    count: int = 0
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=16))
+    times: list[float] = field(default_factory=list)
 
     def hear(self, event: Event) -> None:
         self.fold.add(event)
         if isinstance(event, Delta):
             self.parts[event.kind].append(event.text)
-            drawn = [token.at for token in event.tokens if not token.forced]
-            self.count += len(drawn)
-            self.times.extend(drawn)
+            self.times += [token.at for token in event.tokens if not token.forced]
+
+    @property
+    def count(self) -> int:
+        """Tokens that were drawn so far."""
+        return len(self.times)
 
     @property
     def speed(self) -> float:
         """Tokens a second over the last few tokens; 0 while unknown."""
-        seconds = self.times[-1] - self.times[0] if len(self.times) > 1 else 0.0
-        return (len(self.times) - 1) / seconds if seconds > 0 else 0.0
+        return latest(self.times)
 
 
 @dataclass(frozen=True, slots=True)

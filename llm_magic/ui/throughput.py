@@ -32,6 +32,13 @@ def speeds(times: Sequence[float], window: int = WINDOW) -> tuple[list[float], l
     return seconds, rates
 
 
+def latest(times: Sequence[float]) -> float:
+    """Tokens a second over the last few tokens that came; 0 while unknown."""
+    last = times[-2 * WINDOW :]
+    seconds = last[-1] - last[0] if len(last) > 1 else 0.0
+    return (len(last) - 1) / seconds if seconds > 0 else 0.0
+
+
 def plot(reply: Reply, ax: "Axes | None" = None, dark: bool | None = None) -> "Axes":
     """Tokens a second over the time of one reply: prefill as a bar, decode as a line.
 

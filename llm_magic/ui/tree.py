@@ -10,10 +10,10 @@ twice. Node 0 is the answer itself, and a node comes after the one that it left.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 from ..chat.reply import Reply
+from ..chat.saved import runs
 from ..events import Token, Top
 from . import compare, logprobs, tokens
 
@@ -70,10 +70,9 @@ class Node:
     def head(self) -> Row:
         """[title, parent, at, facts, runs of kinds]: all that a page needs beside the rows."""
         title = "answer" if self.parent is None else _name(self.reply.tokens, self.at)
-        runs = [[kind, len(list(run))] for kind, run in groupby(self.reply.kinds)]
         ended = ENDED.get(self.reply.finish_reason or "")
         found = [*compare.facts(self.reply), *([ended] if ended else [])]
-        return [title, self.parent, self.at, found, runs]
+        return [title, self.parent, self.at, found, runs(self.reply.kinds)]
 
 
 def _name(run: Sequence[Token], at: int) -> str:
