@@ -406,3 +406,31 @@ def test_the_pages_tables_are_those_of_the_measured_files():
         measured = Report.from_dict(json.loads(file.read_text()))
         assert rows(measured)[-1][1] in page
         assert str(Path.home()) not in file.read_text()
+
+
+# What the engine promises of itself, whatever it is compared with: fact or task -> (least, most).
+PROMISED = {
+    "import llm_magic": (0.0, 0.1),  # s
+    "first token of a fresh process": (0.0, 1.5),
+    "first token, nothing compiled": (0.0, 10.0),
+    "speed kept with 5 logprobs": (0.97, 9.0),
+    "cell against llm.stream": (0.95, 9.0),
+    "memory against file and cache": (0.5, 1.3),
+}
+
+
+def test_the_measured_files_keep_what_is_promised():
+    measured = {
+        file.stem: Report.from_dict(json.loads(file.read_text()))
+        for file in (DOCS / "speed").glob("*.json")
+    }
+    for name, report in measured.items():
+        for what, (least, most) in PROMISED.items():
+            value = report.facts.get(what) or report.best(what)
+            assert value is not None, (name, what)
+            assert least <= value <= most, (name, what, value)
+        for peer in report.subjects[1:]:
+            for task in ("prefill 512", "decode at 0"):
+                assert report.best(task, peer), f"{name}: {peer} was not measured beside us"
+    # Of a model of thirty layers.
+    assert measured["smollm2"].best("Python between two tokens") <= 0.3  # ms

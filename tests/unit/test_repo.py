@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import llm_magic
+from llm_magic.ui.magics import LLMMagics
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = {".npz", ".png", ".gguf", ".ico"}
@@ -112,8 +113,25 @@ def test_readme_commands_and_links_exist():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for job in re.findall(r"\./dev (\w+)", text):
         assert re.search(rf"^{job}\b.*\)", (ROOT / "dev").read_text(), re.MULTILINE), job
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+    shown = re.findall(r' (?:src|srcset)="([^"]+)"', text)
+    for target in [*shown, *re.findall(r"\]\((?!https?:|#)([^)#]+)", text)]:
         assert (ROOT / target).exists(), target
+    assert {ROOT / name for name in shown} == set((ROOT / "docs" / "images").iterdir())
+
+
+def test_contributing_names_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:llm_magic|tests|docs|notebooks)/[\w/.]+)`", text)
+    assert len(named) > 8
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_readme_lists_every_option_of_a_cell():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = "".join(line for line in text.splitlines() if line.startswith("| `"))
+    options = [action.option_strings for action in LLMMagics.cell.parser._actions]
+    assert len(options) > 25
+    assert not [o for o in options if not re.search(rf"`(?:{'|'.join(o)})\b", table)]
 
 
 def test_changelog_has_this_version():
