@@ -14,7 +14,7 @@ import functools
 import html as _html
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -291,6 +291,7 @@ _PROPERTIES = {
     ),
     *("line-height", "margin", "text-align"),
 }
+DEEPEST = 16  # a list in a list is two levels deeper, a quote one; the parser's limit is 20
 _LINK = re.compile(r"(?:https?|mailto):", re.IGNORECASE)
 
 
@@ -316,6 +317,7 @@ def markdown(source: str) -> str:
 @functools.cache
 def _renderer() -> "MarkdownIt":
     from markdown_it import MarkdownIt
+    from markdown_it.rules_block import blockquote, list_block
 
     md = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     md.validateLink = lambda url: _LINK.match(url) is not None  # type: ignore[method-assign]
@@ -323,6 +325,11 @@ def _renderer() -> "MarkdownIt":
     md.block.ruler.before(
         "fence", "formula", _formula_block, {"alt": ["paragraph", "reference", "blockquote"]}
     )
+    md.block.ruler.at(
+        "list", _shallow(list_block), {"alt": ["paragraph", "reference", "blockquote"]}
+    )
+    quotes = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+    md.block.ruler.at("blockquote", _shallow(blockquote), quotes)
     md.add_render_rule("formula", lambda _, ts, i, *__: escape(ts[i].content))
     md.add_render_rule("formula_block", lambda _, ts, i, *__: f"<p>{escape(ts[i].content)}</p>\n")
     md.add_render_rule("text", lambda _, ts, i, *__: text(ts[i].content))
@@ -332,6 +339,16 @@ def _renderer() -> "MarkdownIt":
     md.add_render_rule("heading_close", lambda _, ts, i, *__: f"</{_heading(ts[i].tag)}>\n")
     md.add_render_rule("image", lambda _, ts, i, *__: _image(ts[i]))
     return md
+
+
+def _shallow(rule: Callable[..., bool]) -> Callable[..., bool]:
+    """Lists and quotes up to a depth, below which their marks are text: the parser drops what lies
+    deeper than its own limit, and "1. 1. 1. ..." is a list in each item of a list."""
+
+    def refuse_deep(state: "StateBlock", start: int, end: int, silent: bool) -> bool:
+        return state.level < DEEPEST and rule(state, start, end, silent)
+
+    return refuse_deep
 
 
 def _language(info: str) -> str:

@@ -266,3 +266,13 @@ def test_verbatim_keeps_every_blank_and_line() -> None:
 
 def test_code_of_unknown_languages_is_plain() -> None:
     assert "<span" not in html.code("x = 1", "no-such-language")
+
+
+@pytest.mark.parametrize("mark", ["1. ", "- ", "> ", "> - ", "- > 1. "])
+@pytest.mark.parametrize("depth", [1, 5, 10, 15, 20, 60])
+def test_no_text_is_lost_however_deep_it_lies(mark, depth):
+    page = html.markdown("before\n\n" + mark * depth + "inside `code`\n\nafter")
+    for word in ("before", "inside", "<code>code</code>", "after"):
+        assert word in page
+    many = html.markdown("".join(f"{'  ' * i}- item{i}\n" for i in range(60)))
+    assert all(f"item{i}" in many for i in range(60))
