@@ -325,11 +325,9 @@ def _renderer() -> "MarkdownIt":
     md.block.ruler.before(
         "fence", "formula", _formula_block, {"alt": ["paragraph", "reference", "blockquote"]}
     )
-    md.block.ruler.at(
-        "list", _shallow(list_block), {"alt": ["paragraph", "reference", "blockquote"]}
-    )
-    quotes = {"alt": ["paragraph", "reference", "blockquote", "list"]}
-    md.block.ruler.at("blockquote", _shallow(blockquote), quotes)
+    inner = ["paragraph", "reference", "blockquote"]  # what each of these may end
+    md.block.ruler.at("list", _shallow(list_block), {"alt": inner})
+    md.block.ruler.at("blockquote", _shallow(blockquote), {"alt": [*inner, "list"]})
     md.add_render_rule("formula", lambda _, ts, i, *__: escape(ts[i].content))
     md.add_render_rule("formula_block", lambda _, ts, i, *__: f"<p>{escape(ts[i].content)}</p>\n")
     md.add_render_rule("text", lambda _, ts, i, *__: text(ts[i].content))
