@@ -38,6 +38,7 @@ from .schema import to_json
 VERSION = 1
 MAX_BRANCH_DEPTH = 32
 MAX_TOKENS = 1_000_000  # of one saved reply and all of its branches
+MAX_SHARED = 16_000_000  # characters that its branches share, each counted as often as it is shared
 
 
 class Records(tuple[ToolRecord, ...]):
@@ -115,7 +116,7 @@ class Reply:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Reply":
         """The Reply of `to_dict`. The input is not trusted: ValueError says what is wrong."""
-        return _reply_in(data, None, [MAX_TOKENS])
+        return _reply_in(data, None, [MAX_TOKENS, MAX_SHARED])
 
     # ------------------------------------------------------------------ views (ui layer)
 
@@ -310,7 +311,7 @@ def _common(a: str, b: str) -> int:
 
 def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) -> Reply:
     """parent: the reply that a branch left. room: how many tokens may still come, shared ones
-    included, so that a small file cannot become a huge one."""
+    included, and how many shared characters, so that a small file cannot become a huge one."""
     data = saved.checked(data, Mapping, "the data")
     if data.get("version") != VERSION:
         raise saved.fail(f"version {data.get('version')!r}, this release reads version {VERSION}")
@@ -319,7 +320,7 @@ def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) 
     reason = data.get("finish_reason")
     if reason is not None and reason not in get_args(FinishReason):
         raise saved.fail("an unknown finish reason")
-    before = _shared_in(data.get("shared"), parent)
+    before = _shared_in(data.get("shared"), parent, room)
     own = tuple(
         saved.token_in(row) for row in saved.checked(data.get("tokens", []), list, "tokens")
     )
@@ -329,7 +330,7 @@ def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) 
     if room[0] < 0:
         raise saved.fail("too many tokens")
     kinds = saved.kinds_in(data.get("kinds", []), len(own))
-    prompt = data.get("prompt")
+    prompt = data.get("prompt", parent.prompt if parent else None)  # branches have the same
     found = Reply(
         text=before.text + saved.checked(data.get("text"), str, "text"),
         reasoning=before.reasoning + saved.checked(data.get("reasoning", ""), str, "reasoning"),
@@ -353,7 +354,7 @@ def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) 
     return replace(found, branches=tuple(branches))
 
 
-def _shared_in(cuts: Any, parent: Reply | None) -> Reply:
+def _shared_in(cuts: Any, parent: Reply | None, room: list[int]) -> Reply:
     """What a branch has of the reply that it left: [tokens, characters of text, of reasoning]."""
     if cuts is None:
         return Reply("")
@@ -366,6 +367,9 @@ def _shared_in(cuts: Any, parent: Reply | None) -> Reply:
     if len(numbers) != 3 or any(not 0 <= n <= len(w) for n, w in zip(numbers, wholes, strict=True)):
         raise saved.fail("a branch shares more than there is")
     n, text, reasoning = numbers
+    room[1] -= text + reasoning
+    if room[1] < 0:
+        raise saved.fail("branches share too much text")
     return Reply(
         parent.text[:text], parent.reasoning[:reasoning], kinds=parent.kinds[:n],
         tokens=tuple(replace(t, forced=True, at=0.0) for t in parent.tokens[:n]),

@@ -245,6 +245,20 @@ def test_a_foreign_dict_is_refused_with_a_reason(data):
         Reply.from_dict(data)
 
 
+def test_a_small_file_does_not_become_a_huge_reply():
+    branch = {"version": 1, "text": "", "shared": [0, 1_000_000, 0]}
+    data = {**GOOD, "text": "a" * 1_000_000, "branches": [[0, branch]] * 2_000}
+    with pytest.raises(ValueError, match="share too much text"):
+        Reply.from_dict(data)
+
+
+def test_a_saved_branch_has_the_prompt_of_its_reply():
+    inner = Reply("c", prompt="asked")
+    branch = Reply("b", prompt="asked", branches=((0, inner),))
+    reply = Reply.from_dict(Reply("a", prompt="asked", branches=((0, branch),)).to_dict())
+    assert reply.branches[0][1].prompt == reply.branches[0][1].branches[0][1].prompt == "asked"
+
+
 def test_deeply_nested_branches_are_refused():
     data = dict(GOOD)
     for _ in range(50):
