@@ -167,6 +167,20 @@ def test_typed_text_is_kept_when_it_fails(show: Open) -> None:
     expect(chat.root.locator(".llmc-turn")).to_have_count(0)
 
 
+def test_suggestions_are_a_draft(show: Open) -> None:
+    asks = ["What is a token?", "Tell me <b>more</b>"]
+    notebook = show(f"chat = llm_magic.Chat(llm, suggestions={asks!r})\nchat")
+    chat = ChatPage(notebook)
+    expect(chat.button(asks[1])).to_be_visible()
+    chat.button(asks[0]).press("Enter")
+    expect(chat.input).to_have_value(asks[0])
+    expect(chat.input).to_be_focused()
+    expect(chat.root.locator(".llmc-turn")).to_have_count(0)
+    notebook.page.keyboard.press("Enter")
+    expect(chat.answers).to_have_text(f"You said: {asks[0]}")
+    expect(chat.button(asks[1])).to_have_count(0)
+
+
 # ------------------------------------------------------------------ keyboard
 
 

@@ -55,6 +55,87 @@ def test_notebook_7_streams_and_stops_while_a_cell_runs(notebook7: Jupyter, show
     expect(notebook.page.locator(".jp-Notebook .jp-CodeCell")).to_have_count(3)
 
 
+TOOLS = """
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+chat = llm_magic.Chat(llm, tools=[add], logprobs=3)
+chat"""
+
+
+def test_notebook_7_turns_calls_reload_and_a_new_kernel(notebook7: Jupyter, show: Open) -> None:
+    """What test_chat.py looks at one by one in JupyterLab, in a row."""
+    notebook = show(notebook7, "seven-turns", TOOLS, "other = llm_magic.Chat(llm)\nother")
+    notebook.run(1)
+    chat, other = ChatPage(notebook), ChatPage(notebook, 1)
+    other.send("a long one")
+    assert chat.say("one") == "You said: one"  # two at once
+    other.idle()
+    expect(other.answers).to_contain_text("word39")
+    chat.act("Answer again")
+    expect(chat.root.locator(".llmc-count")).to_have_text("2/2")
+    chat.idle()
+    chat.act("Edit and send again", 0)
+    editor = chat.root.get_by_role("textbox", name="Edit the message")
+    editor.fill("uno")
+    editor.press("Enter")
+    expect(chat.answers).to_contain_text("You said: uno")
+    chat.idle()
+    chat.act("Show the tokens")
+    chat.root.locator(".llmc-token").nth(1).focus()
+    chat.root.locator(".llmc-alternative:not(:disabled)").first.press("Enter")
+    expect(chat.answers.last).to_contain_text("and so on")
+    chat.idle()
+    chat.send("please call it")
+    chat.root.get_by_role("textbox", name="Arguments for add, as JSON").fill('{"a": 40, "b": 2}')
+    chat.button("Allow").click()
+    expect(chat.answers.last).to_contain_text("The tool said: 42")
+    chat.idle()
+    notebook.save()
+    notebook.reload()
+    chat = ChatPage(notebook)
+    expect(chat.answers.last).to_contain_text("The tool said: 42")
+    notebook.restart_kernel()
+    expect(chat.alert).to_contain_text("kernel of this chat is gone", timeout=20_000)
+    notebook.run(0)
+    chat = ChatPage(notebook)
+    chat.root.get_by_role("button", name="Go on with the chat from before").click()
+    expect(chat.answers.last).to_contain_text("The tool said: 42")
+    assert chat.say("after") == "You said: after"
+
+
+# What a person presses or types into that is cut off by the edges of the chat.
+CUT_OFF = """root => {
+    const edge = root.getBoundingClientRect();
+    return [...root.querySelectorAll("button, input, textarea, select, summary, p")]
+        .filter((el) => el.checkVisibility({ visibilityProperty: true }))
+        .map((el) => [el.ariaLabel || el.textContent, el.getBoundingClientRect()])
+        .filter(([, box]) => box.left < edge.left - 1 || box.right > edge.right + 1)
+        .map(([name, box]) => `${name}: ${box.left} to ${box.right}`);
+}"""
+
+
+@pytest.mark.parametrize("width", [430, 1700], ids=["narrow", "wide"])
+def test_a_chat_fits_into_a_page_of_any_width(notebook7: Jupyter, show: Open, width: int) -> None:
+    viewport = {"width": width, "height": 900}
+    notebook = show(notebook7, f"width-{width}", SHOW, viewport=viewport)
+    chat = ChatPage(notebook)
+    chat.say("code please")
+    chat.say("a long one")
+    chat.act("Show the tokens")
+    chat.root.locator(".llmc-token").nth(2).focus()
+    for panel in ("Settings", "Ledger of this notebook"):
+        chat.button(panel).click()
+        assert chat.root.evaluate(CUT_OFF) == [], panel
+    box = chat.root.bounding_box()
+    assert box
+    assert 250 < box["width"] <= 960
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    # Nothing that is read is squeezed: the text goes over most of the width there is.
+    assert chat.root.locator(".llmc-log").evaluate("e => e.scrollWidth - e.clientWidth") <= 1
+
+
 # ------------------------------------------------------------------ the embedded model
 
 

@@ -14,7 +14,7 @@ from llm_magic.chat.reply import Reply
 from llm_magic.events import Token, ToolCall, ToolRecord, Top, Usage
 from llm_magic.ui import bundles
 
-from . import pagetasks
+from . import axe, pagetasks
 from .harness import Jupyter, Notebook
 
 pytestmark = pytest.mark.browser
@@ -213,6 +213,51 @@ def test_an_untrusted_notebook_keeps_colours_and_marks(
     expect(output.locator("details pre")).to_contain_text("rank")
     expect(output.locator("details pre")).to_contain_text("␣w4")
     notebook.close()
+
+
+TRACED = r"""
+from llm_magic.chat.reply import Reply
+from llm_magic.events import ToolCall, ToolRecord
+call = ToolCall("c", "add", '{"a": 1}')
+record = ToolRecord(1, call, {"a": 1}, "auto", "ok", 0.1, "2")
+text = "# A\n\n```python\nx = 1  # one\n```\n\n| a |\n|---|\n| [b](https://x.y) |"
+Reply(text, reasoning="Well.", trace=(record,))"""
+VIEWS = [
+    SETUP,
+    "%%llm --logprobs 5 -n 30 --show prompt,tokens,stats\nx",
+    TRACED,
+    "_llm.alternatives(3)",
+    "%llm tokenize",
+    "%llm compare -t 0 -t 1 -n 20 x",
+    "%llm branch 3 -n 5",
+    "%llm stats",
+    "%llm",
+]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault_in_outputs(lab: Jupyter, browser: Browser, dark: bool) -> None:
+    script = axe.find()
+    if script is None:
+        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    lab.theme(dark)
+    lab.write(f"views-{dark}.ipynb", VIEWS)
+    notebook = lab.open(browser, f"views-{dark}.ipynb")
+    found = []
+    for i in range(len(VIEWS)):
+        notebook.run(i)
+        if i == 0:
+            continue
+        output = notebook.output(i).first
+        expect(output).to_be_visible()
+        for _ in range(3):  # folds inside of folds
+            for summary in output.locator("details:not([open]) > summary").all():
+                if summary.is_visible():
+                    summary.click()
+        found += [f"{VIEWS[i][:20]!r}: {fault}" for fault in axe.faults(output, script)]
+    lab.theme(False)
+    notebook.close()
+    assert found == []
 
 
 def test_static_files_hold_what_the_page_shows(tmp_path: Path) -> None:
