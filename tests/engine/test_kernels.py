@@ -14,7 +14,7 @@ from llm_magic.engine.arch import read_config
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.engine.kernels import layout, supports, team
 from llm_magic.engine.kernels.targets import SOURCES, TARGETS, choose, compiled, source, usable
-from llm_magic.engine.quants import dequantize
+from llm_magic.engine.quants import QUANTS, dequantize
 from llm_magic.errors import DeviceError, EngineError
 
 VARIANTS = [t.name for t in usable(device.cpu_features())]
@@ -364,6 +364,11 @@ def test_what_is_not_supported_is_said(tmp_path):
     assert reason() is None
     assert "Q3_K" in reason(types={"*down*": "Q3_K"}, dim=256, ff=256)
     assert "1024" in reason(heads=1, kv_heads=1, head_dim=1024)
+
+
+def test_every_block_type_that_is_read_has_a_kernel():
+    """So no type is evaluated on another way, slower or less exact: the others are refused."""
+    assert {t.name for t in QUANTS.values()} == set(layout.KINDS)
 
 
 def test_importing_the_kernels_does_not_import_tinygrad():

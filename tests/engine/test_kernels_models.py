@@ -73,27 +73,40 @@ def test_batches_slots_and_threads_do_not_change_a_bit(request, reference_dir, m
 
 
 @pytest.mark.slow
-@pytest.mark.model
-def test_greedy_tokens_are_the_portable_paths(smollm2_path, reference_dir):
-    """128 tokens after each of 10 prompts. The portable path scores the kernels' continuation in
-    batches: by induction, its own greedy tokens are the same if each of them is its best choice."""
-    forward = kernel_forward(smollm2_path, n_ctx=256, threads=THREADS)
-    with open_gguf(smollm2_path) as file:
+@pytest.mark.parametrize(
+    ("model", "variants"),
+    [
+        pytest.param(*MODELS[0].values, VARIANTS, marks=pytest.mark.model, id="smollm2"),
+        pytest.param(*MODELS[1].values, VARIANTS[:1], marks=pytest.mark.gemma, id="gemma3"),
+    ],
+)
+def test_greedy_tokens_are_the_portable_paths(request, reference_dir, model, variants):
+    """128 tokens after each of 10 prompts, by every variant. The portable path scores the kernels'
+    continuation in batches: by induction, its own greedy tokens are the same if each of them is its
+    best choice."""
+    fixture, name = model
+    path = request.getfixturevalue(fixture)
+    text = next(ids for key, ids, _, _ in references(reference_dir, name) if key == "long")
+    said: dict[tuple[int, ...], str] = {}
+    for variant in variants:
+        forward = kernel_forward(path, n_ctx=256, target=variant, threads=THREADS)
+        for start in range(0, 300, 30):
+            ids = [int(t) for t in text[start : start + 24]]
+            logits = evaluate(forward, ids, want=(len(ids) - 1,))
+            for _ in range(128):
+                ids.append(int(logits[0].argmax()))
+                logits = evaluate(forward, ids[-1:], at=len(ids) - 1)
+            said.setdefault(tuple(ids), f"{variant}, prompt at {start}")
+        forward.close()
+    with open_gguf(path) as file:
         config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
         portable = Portable(file, config, 256, 1, device.prepare().name)
-    text = next(ids for key, ids, _, _ in references(reference_dir, "smollm2.npz") if key == "long")
-    for start in range(0, 300, 30):
-        ids = [int(t) for t in text[start : start + 24]]
-        logits = evaluate(forward, ids, want=(len(ids) - 1,))
-        for _ in range(128):
-            ids.append(int(logits[0].argmax()))
-            logits = evaluate(forward, ids[-1:], at=len(ids) - 1)
+    for ids, who in said.items():  # as a rule each prompt once: all variants say the same
         best = []
         for i in range(0, len(ids) - 1, portable.max_rows):
-            part = ids[i : min(i + portable.max_rows, len(ids) - 1)]
+            part = list(ids[i : min(i + portable.max_rows, len(ids) - 1)])
             best += evaluate(portable, part, at=i).argmax(-1).tolist()
-        assert best[23:] == ids[24:], start
-    forward.close()
+        assert tuple(best[23:]) == ids[24:], who
     portable.close()
 
 
