@@ -145,7 +145,7 @@ def test_a_cell_and_a_chat_stream_from_the_embedded_model_at_once(lab: Jupyter, 
         lab,
         "real",
         "%load_ext llm_magic\n%llm chat -t 0 -n 200",
-        "%%llm -t 0 -n 200\nTell me a story.",
+        "%%llm --complete -t 0 -n 300\nOnce upon a time",  # long enough to be seen growing
     )
     chat = ChatPage(notebook)
     chat.send("Write a long poem about the sea.")  # loads the model, with what it does shown

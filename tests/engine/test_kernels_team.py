@@ -240,6 +240,45 @@ def test_the_thread_sanitiser_sees_no_race(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+CHOICE = r"""
+int printf(const char *, ...);
+static int step(int together, int alone_) {  /* a step that takes so long either way */
+  const int alone = team.alone ^ other_way(&team);
+  book(&team, alone, alone ? alone_ : together);
+  return alone;
+}
+static int alone_of(int steps, int together, int alone) {
+  int n = 0;
+  for (int i = 0; i < steps; i++) n += step(together, alone);
+  return n;
+}
+int main(void) {
+  printf("%d ", alone_of(3000, 2000, 2800));  /* quiet: two threads pay */
+  printf("%d ", alone_of(3000, 4500, 2800));  /* beside another process they do not */
+  printf("%d ", alone_of(3000, 2000, 2800));  /* quiet again */
+  printf("%d ", alone_of(20000, 1000, 8000)); /* eight times as fast together: hardly ever asked */
+  for (int i = 0, n = 0; i <= 3000; i++) {    /* now and then the system takes the core away */
+    n += step(i % 50 ? 2000 : 90000, i % 50 ? 2800 : 90000);
+    if (i == 3000) printf("%d", n);
+  }
+}
+"""
+
+
+@linux
+def test_helpers_take_part_where_whole_steps_are_faster_with_them(tmp_path):
+    (tmp_path / "main.c").write_text(SANITIZED.split("static long sums")[0] + CHOICE)
+    command = [sys.executable, "-m", "ziglang", "cc", "-I", SOURCES, "main.c", "-o", "main"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    out = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout
+    quiet, busy, after, many, disturbed = map(int, out.split())
+    assert quiet < 40
+    assert busy > 2700
+    assert after < 400
+    assert many < 40
+    assert disturbed < 300
+
+
 # ----------------------------------------------------------------------------- real threads
 
 

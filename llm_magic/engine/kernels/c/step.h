@@ -117,5 +117,14 @@ static void step(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u
     s.half[i] = UP(m->rotated[i] / 2, 8);
     s.trig_wide = MAX(s.trig_wide, 2 * s.half[i]);
   }
+  if (s.n > 1 || !team->helpers) {
+    forward(&s);
+    return;
+  }
+  const int alone = team->alone ^ other_way(team);
+  const u64 began = ticks(), solo = team->solo_until;
+  if (alone) team->solo_until = ~0ull;
   forward(&s);
+  if (alone) team->solo_until = solo;
+  book(team, alone, ticks() - began);
 }
