@@ -15,6 +15,15 @@ static int cut(step_t *s, int tiles, int blocks, int most, i64 bytes) {
   return s->tile_chunks * s->row_chunks;
 }
 
+// What task number `task` of a cut does: s->chunk units (tiles, pairs or blocks) from `first` on,
+// times panels `from` .. `to` - 1.
+typedef struct { int first, from, to; } part_of_cut_t;
+INLINE part_of_cut_t part_of_cut(const step_t *s, int task) {
+  const int from = task / s->tile_chunks * s->row_panels;
+  return (part_of_cut_t){
+      task % s->tile_chunks * s->chunk, from, MIN(panels(s->n), from + s->row_panels)};
+}
+
 // What a tile gave for the rows of a panel, y: [R][16], to its place.
 INLINE void put_product(const step_t *s, int which, int tile, int panel, int R, const float *y) {
   float *rows = s->to + (i64)panel * MR * s->to_wide;
@@ -31,14 +40,12 @@ INLINE void put_product(const step_t *s, int which, int tile, int panel, int R, 
 // y = from * mats^T: stored (with bias), or added to what is there.
 static void product_task(void *arg, int task) {
   step_t *s = arg;
-  const int tile0 = task % s->tile_chunks * s->chunk;
-  const int panel0 = task / s->tile_chunks * s->row_panels;
-  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
+  const part_of_cut_t part = part_of_cut(s, task);
   float y[MR * 16] __attribute__((aligned(64)));
-  for (int panel = panel0; panel < panel1; panel++) {
+  for (int panel = part.from; panel < part.to; panel++) {
     const int R = panel_rows(s->n, panel);
     int which = 0, first = 0;
-    for (int t = tile0; t < tile0 + s->chunk; t++) {
+    for (int t = part.first; t < part.first + s->chunk; t++) {
       while (which < s->n_mats && t - first >= tiles_of(s->mats[which]))
         first += tiles_of(s->mats[which++]);
       if (which == s->n_mats) break;
@@ -69,14 +76,12 @@ INLINE void put_inner(step_t *s, int panel, int R, int block, const float *g, co
 static void glu_task(void *arg, int task) {
   step_t *s = arg;
   const layer_t *l = s->layer;
-  const int block0 = task % s->tile_chunks * s->chunk;
-  const int panel0 = task / s->tile_chunks * s->row_panels;
-  const int block1 = MIN(s->inner.blocks, block0 + s->chunk);
-  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
+  const part_of_cut_t part = part_of_cut(s, task);
+  const int block1 = MIN(s->inner.blocks, part.first + s->chunk);
   float g[2 * MR * 16] __attribute__((aligned(64))), u[2 * MR * 16] __attribute__((aligned(64)));
-  for (int panel = panel0; panel < panel1; panel++) {
+  for (int panel = part.from; panel < part.to; panel++) {
     const int R = panel_rows(s->n, panel);
-    for (int b = block0; b < block1; b++) {
+    for (int b = part.first; b < block1; b++) {
       for (int t = 0; t < 2; t++) {
         tile_times_panel(s->weights, &l->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
         tile_times_panel(s->weights, &l->up, 2 * b + t, &s->in, panel, R, u + t * MR * 16);
@@ -92,18 +97,16 @@ static void glu_task(void *arg, int task) {
 // The same two phases on tile registers: pairs of tiles, each times all panels of the task.
 static void product_pairs_task(void *arg, int task) {
   step_t *s = arg;
-  const int pair0 = task % s->tile_chunks * s->chunk;
-  const int panel0 = task / s->tile_chunks * s->row_panels;
-  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
+  const part_of_cut_t part = part_of_cut(s, task);
   float y[TILE_PANELS * 2 * MR * 16] __attribute__((aligned(64)));
   int which = 0, first = 0;
   tiles_on();
-  for (int pair = pair0; pair < pair0 + s->chunk; pair++) {
+  for (int pair = part.first; pair < part.first + s->chunk; pair++) {
     while (which < s->n_mats && pair - first >= pairs_of(s->mats[which]))
       first += pairs_of(s->mats[which++]);
     if (which == s->n_mats) break;
-    for (int p = panel0; p < panel1; p += TILE_PANELS) {
-      const int end = MIN(panel1, p + TILE_PANELS);
+    for (int p = part.from; p < part.to; p += TILE_PANELS) {
+      const int end = MIN(part.to, p + TILE_PANELS);
       pair_times_panels(s->weights, s->mats[which], pair - first, s->from, s->n, p, end, y);
       for (int i = 0; i < 2 * (end - p); i++)
         put_product(s, which, 2 * (pair - first) + i % 2, p + i / 2, panel_rows(s->n, p + i / 2),
@@ -116,16 +119,14 @@ static void product_pairs_task(void *arg, int task) {
 static void glu_pairs_task(void *arg, int task) {
   step_t *s = arg;
   const layer_t *l = s->layer;
-  const int block0 = task % s->tile_chunks * s->chunk;
-  const int panel0 = task / s->tile_chunks * s->row_panels;
-  const int block1 = MIN(s->inner.blocks, block0 + s->chunk);
-  const int panel1 = MIN(panels(s->n), panel0 + s->row_panels);
+  const part_of_cut_t part = part_of_cut(s, task);
+  const int block1 = MIN(s->inner.blocks, part.first + s->chunk);
   float g[TILE_PANELS * 2 * MR * 16] __attribute__((aligned(64)));
   float u[TILE_PANELS * 2 * MR * 16] __attribute__((aligned(64)));
   tiles_on();
-  for (int b = block0; b < block1; b++)
-    for (int p = panel0; p < panel1; p += TILE_PANELS) {
-      const int end = MIN(panel1, p + TILE_PANELS);
+  for (int b = part.first; b < block1; b++)
+    for (int p = part.from; p < part.to; p += TILE_PANELS) {
+      const int end = MIN(part.to, p + TILE_PANELS);
       pair_times_panels(s->weights, &l->gate, b, &s->in, s->n, p, end, g);
       pair_times_panels(s->weights, &l->up, b, &s->in, s->n, p, end, u);
       for (int i = 0; i < end - p; i++)
