@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
+import pytest
 from playwright.sync_api import Locator
 
 VERSION = "4.14.1"
 
 
-def find() -> Path | None:
+def found() -> Path:
+    """The script; where it cannot be had, the test is skipped."""
+    script = _find()
+    if script is None:
+        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    return script
+
+
+def _find() -> Path | None:
     """The script, installed if npm is here; None where it cannot be had."""
     if given := os.environ.get("LLM_MAGIC_AXE"):
         return Path(given)

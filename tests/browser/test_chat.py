@@ -427,9 +427,7 @@ def test_the_ledger_of_the_notebook_grows_while_an_answer_is_written(show: Open)
 def test_axe_finds_no_serious_fault_in_ledger_progress_and_tokens(
     lab: Jupyter, show: Open, dark: bool
 ) -> None:
-    script = axe.find()
-    if script is None:
-        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    script = axe.found()
     lab.theme(dark)
     slow = "script.prefill_delay = 0.5\nchat = llm_magic.Chat(llm, logprobs=3)\nchat"
     chat = ChatPage(show(slow))

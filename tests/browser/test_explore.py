@@ -356,9 +356,7 @@ def test_a_reply_of_a_saved_notebook_is_read_only_without_its_model(
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_no_serious_fault(lab: Jupyter, browser: Browser, dark: bool) -> None:
-    script = axe.find()
-    if script is None:
-        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    script = axe.found()
     lab.theme(dark)
     lab.write(f"axe-explore-{dark}.ipynb", CELLS)
     page = lab.open(browser, f"axe-explore-{dark}.ipynb")

@@ -174,9 +174,7 @@ def test_a_cell_and_a_chat_stream_from_the_embedded_model_at_once(lab: Jupyter, 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_no_serious_fault(lab: Jupyter, show: Open, dark: bool) -> None:
-    script = axe.find()
-    if script is None:
-        pytest.skip("axe-core not found: npm, or LLM_MAGIC_AXE with the path of axe.min.js")
+    script = axe.found()
     tools = 'def add(a: int, b: int) -> int:\n    "Add."\n    return a + b\n'
     lab.theme(dark)
     notebook = show(
