@@ -29,7 +29,7 @@ from .running import Running
 from .widget import Kept
 
 PATIENCE = 0.25  # seconds before work without text is worth a line
-ALIVE = 2.0  # seconds after which such a line is sent whatever the budget says
+ALIVE = 0.5  # seconds after which such a line is sent whatever the budget says
 
 Publish = Callable[..., None]
 

@@ -63,7 +63,7 @@ def address(smollm2_path: Path) -> Iterator[str]:
 def cells(address: str, cache: Path) -> list[str]:
     return [
         f"import os\nos.environ['LLM_MAGIC_CACHE'] = {str(cache)!r}\n%load_ext llm_magic",
-        f"%%llm -m {address} -n 4 -t 0\n" + "one more word of a long text, " * 400,
+        f"%%llm -m {address} -n 4 -t 0\n" + "one more word of a long text, " * 480,
         f"import llm_magic\nchat = llm_magic.Chat({address!r}, max_tokens=4)\nchat",
     ]
 
@@ -90,9 +90,9 @@ def test_a_cell_shows_each_kind_of_work_as_a_bar(opened: Notebook) -> None:
     for words in (r"downloading: \d+ MB of 9\d MB", r"(loading|reading the weights)", "compiling",
                   r"reading the prompt: [\d,]+ of \d,\d\d\d tokens"):  # fmt: skip
         assert any(re.match(words, label) for label in labels), (words, labels)
-    for kind, steps in (("downloading", 3), ("reading the prompt", 2)):  # a prompt takes a second
+    for kind in ("downloading", "reading the prompt"):
         values = [float(v) for label, _, v, _ in bars if label.startswith(kind)]
-        assert len(set(values)) >= steps
+        assert len(set(values)) >= 3
         assert values == sorted(values)
         assert 0 <= values[0] < values[-1] <= 100
     expect(opened.cell(1).get_by_role("progressbar")).to_have_count(0)
@@ -104,7 +104,7 @@ def test_a_cell_shows_each_kind_of_work_as_a_bar(opened: Notebook) -> None:
 def test_a_chat_shows_each_kind_of_work_as_a_bar(opened: Notebook) -> None:
     opened.run(2)
     chat = ChatPage(opened, 2)
-    chat.send("one more word of a long text, " * 400)
+    chat.send("one more word of a long text, " * 480)
     words = chat.root.get_by_role("status")
     expect(words).to_contain_text("Downloading")
     expect(chat.root.locator(".llmc-amount")).to_have_text(re.compile(r"\d+ MB of 9\d MB"))
