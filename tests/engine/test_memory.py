@@ -29,9 +29,10 @@ def test_a_model_takes_little_more_than_its_file_and_its_cache(request, fixture)
         worker.ask("prepare")
         before = worker.ask("memory")
         worker.ask("load")
-        worker.ask("prefill", ids(2048))
+        for _ in range(2):  # two conversations: what is there once weighs less beside them
+            worker.ask("prefill", ids(2048))
         worker.ask("streams", [ids(8) for _ in range(4)], 16)
         worker.ask("logprobs", ids(1), 16)
         taken, cache = worker.ask("memory") - before, worker.ask("kv_bytes")
-    assert cache > 30e6
+    assert cache > 60e6
     assert taken <= MOST * (path.stat().st_size + cache)
