@@ -29,7 +29,8 @@ from ..llm import LLM
 from . import branches, bundles, facts, html, settings, transcript, widget
 from .ledger import Ledger
 from .pump import Pump
-from .run import Ask, OnProgress, Open
+from .reader import OnProgress, Open
+from .run import Ask
 
 VERSION = 1
 SUGGESTIONS = (

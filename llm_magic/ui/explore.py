@@ -10,11 +10,8 @@ the model. Messages are {"seq": n, "ops": [...]}, at most 20 a second; a page th
 was loaded anew, asks for a snapshot.
 """
 
-import queue
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,16 +22,16 @@ from IPython.display import display
 
 from ..chat.reply import Reply
 from ..errors import NotLoadedError, RequestError
-from ..events import CallDelta, Delta, Prefill, Progress, Queued
+from ..events import CallDelta, Delta, Prefill, Progress, Queued, Token
 from ..hub import hub
 from ..llm import LLM
 from . import branches, bundles, facts, html, logprobs, progress, settings, throughput, widget
-from .explore_run import Run, Told, read
+from .loop import Loop
 from .phases import describe
+from .reader import Reading, Told, begin
 from .tree import Tree
 
 VERSION = 1
-INTERVAL = 0.05  # seconds between messages: 20 a second
 SETTINGS = ("temperature", "max_tokens", "seed")  # what the page offers to set for branches
 CHUNK = 500  # rows in one op of a snapshot: a page reads them in a few milliseconds
 
@@ -62,6 +59,18 @@ def _style() -> str:
         f":is([data-jp-theme-light=false],.vscode-dark,[theme=dark]) .lmx{{{';'.join(dark)}}}",
     ]
     return "\n".join(rules)
+
+
+@dataclass(slots=True, eq=False)
+class _Run(Reading):
+    """A branch in the making."""
+
+    parent: int
+    at: int
+    given: tuple[Token, ...]
+    by: str  # the page that asked
+    node: int | None = None
+    waiting: list[Token] = field(default_factory=list)
 
 
 class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
@@ -113,12 +122,11 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._tree = Tree(reply)
         self._named = facts.model_name(reply.model)
         self._reply = reply  # replaced as a whole: any thread may read it
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._idle = threading.Event()
-        self._idle.set()
-        self._run: Run | None = None
+        after = (self._show_tokens, self._flush)
+        self._loop = Loop(
+            "llm-explore", self._take, after, self._fault, _begins, lambda: self._run is not None
+        )
+        self._run: _Run | None = None
         self._ops: list[Op] = []
         self._seq = 0
         self._cell: Any = None  # parent header of the cell that shows the static form
@@ -143,16 +151,16 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         alternative: as `Reply` branches take it: a text, a rank from 1, None for the likeliest one
         that was not taken. view: 0 is the answer, then the branches in the order of their making.
         """
-        self._submit({"t": "branch", "view": view, "at": i, "alternative": alternative})
+        self._loop.put({"t": "branch", "view": view, "at": i, "alternative": alternative})
 
     def stop(self) -> None:
         """End the branch that is being written, if there is one. What has come stays."""
-        self._submit({"t": "stop"})
+        self._loop.put({"t": "stop"})
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no branch is in the making. False when `timeout` seconds were not enough."""
         with hub.gate.lend():
-            return self._idle.wait(timeout)
+            return self._loop.wait(timeout)
 
     # ------------------------------------------------------------------ display
 
@@ -188,50 +196,12 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _on_message(self, _: Any, message: Any, buffers: Any) -> None:
         if isinstance(message, Mapping):
-            self._submit(message)
-
-    def _submit(self, item: Any) -> None:
-        with self._lock:
-            if isinstance(item, Mapping) and item.get("t") == "branch":
-                self._idle.clear()
-            self._inbox.put(item)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="llm-explore", daemon=True)
-                self._thread.start()
+            self._loop.put(message)
 
     # ------------------------------------------------------------------ the pump thread
 
-    def _loop(self) -> None:
-        while True:
-            items = [self._inbox.get(), *self._pending()]
-            for item in items:
-                self._guarded(self._take, item)
-            self._guarded(self._show_tokens)
-            self._flush()
-            with self._lock:
-                if self._run is None:
-                    if self._inbox.empty():
-                        self._thread = None
-                        self._idle.set()
-                        return
-                    continue
-            # Between messages it sleeps instead of waking for every token: it competes for the
-            # interpreter lock with the engine and with the user's cell.
-            time.sleep(INTERVAL)
-
-    def _pending(self) -> Iterator[Any]:
-        while True:
-            try:
-                yield self._inbox.get_nowait()
-            except queue.Empty:
-                return
-
-    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        # A fault in here must reach the page: on a thread nobody sees a traceback.
-        try:
-            action(*args)
-        except Exception as error:
-            self._note(describe(error))
+    def _fault(self, error: Exception) -> None:
+        self._note(describe(error))
 
     def _take(self, item: Any) -> None:
         if isinstance(item, Told):
@@ -335,13 +305,15 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             return
         parent = self._tree.nodes[view].reply
         given = branches.prefix(parent, at, branches.choice(parent, at, alternative))
-        run = Run(view, at % len(parent.tokens), given, page)
+        run = _Run(view, at % len(parent.tokens), given, page)
         llm = self._model(parent)
         options = branches.defaults(parent, given) | self._options
         self._run = run
         self._ops.append({"o": "busy", "text": "starting", "share": None})
-        work = (run, lambda: branches.stream(llm, parent, given, **options), self._inbox.put)
-        threading.Thread(target=read, args=work, name="llm-explore-reader", daemon=True).start()
+        begin(
+            "llm-explore-reader", run, lambda _: branches.stream(llm, parent, given, **options),
+            self._loop.put,
+        )  # fmt: skip
 
     def _model(self, reply: Reply) -> LLM:
         # Only the very model: another one's ids would mean other texts.
@@ -362,14 +334,14 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
                 run.stream.cancel("cancelled")
             self._ops.append({"o": "busy", "text": "stopping", "share": None})
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, told: Told[_Run]) -> None:
         run = told.run
         if told.opened is not None:
             run.stream = told.opened
             if run.stopping:
                 run.stream.cancel("cancelled")
             self._open(run)
-        match told.event:
+        match told.what:
             case Delta(tokens=new) | CallDelta(tokens=new):
                 drawn = [token for token in new if not token.forced]  # the given ones are already
                 run.waiting.extend(drawn)
@@ -382,7 +354,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if told.ended:
             self._end(run, told.reply, told.error)
 
-    def _open(self, run: Run) -> None:
+    def _open(self, run: _Run) -> None:
         parent = self._tree.nodes[run.parent].reply
         run.node = self._tree.open(run.parent, run.at, branches.begun(parent, run.given))
         node = self._tree.nodes[run.node]
@@ -398,7 +370,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._ops.append({"o": "rows", "view": run.node, "from": place, "rows": rows})
         self._ops.append({"o": "live", "n": len(run.times), "tps": round(run.speed, 1)})
 
-    def _end(self, run: Run, rest: Reply | None, error: BaseException | None) -> None:
+    def _end(self, run: _Run, rest: Reply | None, error: BaseException | None) -> None:
         self._show_tokens()
         self._run = None
         note = "" if error is None else describe(error)
@@ -434,3 +406,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if ops:
             self._seq += 1
             self.send({"seq": self._seq, "ops": ops})
+
+
+def _begins(item: Any) -> bool:
+    """May a message of a page begin a branch?"""
+    return isinstance(item, Mapping) and item.get("t") == "branch"

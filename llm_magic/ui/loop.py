@@ -16,10 +16,11 @@ SHARE = 10  # the work of a look may take one tenth of the time
 
 
 class Loop:
-    """Begins with the first item. All of its methods are for any thread and return at once.
+    """Its thread lives while there is something to do. All of its methods are for any thread.
 
     take: handles one item. after: what is due when all that waited was handled, in this order.
-    fault: told of what either raises; on a thread nobody would see a traceback.
+    fault: told of what either raises; on a thread nobody would see a traceback. begins: whether an
+    item may begin something that goes on behind it; busy: whether such a thing goes on.
     """
 
     def __init__(
@@ -28,50 +29,66 @@ class Loop:
         take: Callable[[Any], None],
         after: tuple[Callable[[], None], ...],
         fault: Callable[[Exception], None],
+        begins: Callable[[Any], bool],
+        busy: Callable[[], bool],
     ) -> None:
         self._name = name
         self._take = take
         self._after = after
         self._fault = fault
+        self._begins = begins
+        self._busy = busy
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._due = 0.0
+        self._coming = 0  # items in the inbox that may begin something
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._idle = threading.Event()
+        self._idle.set()
 
     @property
-    def begun(self) -> bool:
-        return self._thread is not None
+    def idle(self) -> bool:
+        """Nothing that began goes on, and nothing that waits may begin something."""
+        return self._idle.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is idle. False when the time was up first."""
+        return self._idle.wait(timeout)
 
     def put(self, item: Any) -> None:
-        """Hand over one item."""
+        """Hand over one item; returns at once."""
         with self._lock:
+            if self._begins(item):
+                self._coming += 1
+                self._idle.clear()
             self._inbox.put(item)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
-    def end(self) -> None:
-        """End the thread when what waits was handled."""
-        self._inbox.put(_END)
-
     def _run(self) -> None:
-        due = 0.0
-        ended = False
-        while not ended:
+        while True:
             items = [self._inbox.get()]
             # Between looks it sleeps instead of waking for every token: it competes for the
             # interpreter lock with the engine and with the user's cell.
-            if (rest := due - time.monotonic()) > 0:
+            if (rest := self._due - time.monotonic()) > 0:
                 time.sleep(rest)
             items.extend(self._waiting())
-            ended = _END in items
             began = time.monotonic()
             for item in items:
-                if item is not _END:
-                    self._guarded(self._take, item)
+                self._guarded(self._take, item)
             for work in self._after:
                 self._guarded(work)
             now = time.monotonic()
-            due = now + min(max(INTERVAL, SHARE * (now - began)), MAX_INTERVAL)
+            self._due = now + min(max(INTERVAL, SHARE * (now - began)), MAX_INTERVAL)
+            with self._lock:
+                self._coming -= sum(map(self._begins, items))
+                if self._busy() or self._coming:
+                    continue
+                self._idle.set()
+                if self._inbox.empty():
+                    self._thread = None
+                    return
 
     def _waiting(self) -> Iterator[Any]:
         while True:
@@ -85,6 +102,3 @@ class Loop:
             work(*what)
         except Exception as error:
             self._fault(error)
-
-
-_END = object()

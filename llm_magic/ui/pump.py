@@ -12,7 +12,6 @@ prints would land in whichever cell runs now.
 """
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +23,8 @@ from .branches import choice, measured, prefix
 from .loop import Loop
 from .outbox import Op, Outbox
 from .phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
-from .run import Open, Port, Question, Run, Told, decide, read
+from .reader import Open, Told, begin
+from .run import Port, Question, Run, decide
 from .turns import Turn, Turns, plain, token_rows
 
 MAX_TEXT = 1_000_000
@@ -41,31 +41,25 @@ class Pump:
         self._port = port
         self._out = Outbox(port.post)
         after = (self._show_text, self._out.flush)
-        self._loop = Loop("llm-chat", self._take, after, self._fault)
+        self._loop = Loop(
+            "llm-chat", self._take, after, self._fault, _begins, lambda: self._run is not None
+        )
         self._run: Run | None = None
         self._question: Question | None = None
         self._context: Op | None = None
         self._cleared: Turn | None = None
-        self._idle = threading.Event()
-        self._idle.set()
-        self._coming = 0  # requests in the inbox that begin an answer; guarded by the lock
-        self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ any thread
 
     def submit(self, message: Mapping[str, Any]) -> None:
         """Hand a page's message to the pump thread. Never blocks, never raises for its content."""
-        with self._lock:
-            if message.get("t") in _BEGINNERS:
-                self._coming += 1
-                self._idle.clear()
-            self._loop.put(message)
+        self._loop.put(message)
 
     def load(self, data: Any) -> None:
         """Replace the conversation by a saved one. ValueError if it cannot be read or one runs."""
         fresh = Turns(self.turns.render)
         fresh.load(data)  # checked here, so that the caller hears of it
-        if not self._idle.is_set():
+        if not self._loop.idle:
             raise ValueError("an answer is being written: stop it first")
         self.messages = fresh.messages()
         self.submit({"t": "load", "turns": fresh})
@@ -76,15 +70,14 @@ class Pump:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no answer is in the making. False when the time was up first."""
-        return self._idle.wait(timeout)
+        return self._loop.wait(timeout)
 
     def close(self) -> None:
-        """End the thread; an answer in the making is cancelled."""
+        """An answer in the making is cancelled, and with it the thread ends."""
         self._port.ledger.forget(self._on_ledger)
         # No thread may be started: widgets are closed when the interpreter ends, too.
-        if self._loop.begun:
-            self.submit({"t": "stop"})
-            self._loop.end()
+        if not self._loop.idle:
+            self.stop()
 
     # ------------------------------------------------------------------ the loop
 
@@ -92,20 +85,13 @@ class Pump:
         self._out.notice(describe(error))
 
     def _take(self, item: Any) -> None:
-        try:
-            match item:
-                case Told():
-                    self._hear(item)
-                case Question():
-                    self._ask(item)
-                case Mapping():
-                    self._obey(item)
-        finally:
-            with self._lock:
-                if isinstance(item, Mapping) and item.get("t") in _BEGINNERS:
-                    self._coming -= 1
-                if self._run is None and not self._coming:
-                    self._idle.set()
+        match item:
+            case Told():
+                self._hear(item)
+            case Question():
+                self._ask(item)
+            case Mapping():
+                self._obey(item)
 
     # ------------------------------------------------------------------ what a page asks
 
@@ -299,8 +285,7 @@ class Pump:
         run = self._run = Run(turn, Fold(self._port.name), extends)
         self._redraw(user.parent)
         self._out.set_phase(START)
-        work = (run, open_, self._port.window, self._loop.put)
-        threading.Thread(target=read, args=work, name="llm-chat-reader", daemon=True).start()
+        begin("llm-chat-reader", run, open_, self._loop.put, self._port.window)
 
     def _decide(self, call: ToolCall, arguments: Any) -> Any:
         """On the reader thread: may this call be made?"""
@@ -313,7 +298,7 @@ class Pump:
             self._out.add("ask", **question.shown())
             self._out.set_phase(Phase("ask", f"May {question.call.name} be called?"))
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, told: Told[Run]) -> None:
         run = told.run
         if told.opened is not None:
             run.stream = told.opened
@@ -416,6 +401,11 @@ class Pump:
     def _settled(self) -> None:
         self._port.settled()
         self._out.add("kept", **self._port.transcript.told())
+
+
+def _begins(item: Any) -> bool:
+    """May a message of a page begin an answer?"""
+    return isinstance(item, Mapping) and item.get("t") in _BEGINNERS
 
 
 _BEGINNERS = ("send", "edit", "regenerate", "fork", "go on")

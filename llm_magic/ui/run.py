@@ -1,8 +1,7 @@
-"""One request of a chat, from the loading of its model to its last event.
+"""One request of a chat: what has come of it, what a person decides about it, and whom it is for.
 
-Comes in: how to open the stream. Goes out: everything that happens, told to the pump's inbox. The
-functions here run on the request's own reader thread; what they tell is handled on the pump's. It
-must not know pages or widgets.
+Comes in: events of its stream. Goes out: text and times so far, and verdicts. It must not know
+pages or widgets.
 """
 
 import json
@@ -12,19 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..chat.reply import Fold, Reply
-from ..events import Delta, Event, Message, Progress, Token, ToolCall
+from ..events import Delta, Event, Message, Token, ToolCall
 from .ledger import Ledger
-from .throughput import latest
+from .reader import Open, Reading
 from .turns import Turn
 from .widget import Kept
 
 POLL = 0.1  # seconds between looks at Stop while a person decides about a call
 
-OnProgress = Callable[[Progress], None]
 Ask = Callable[[ToolCall, Any], Any]
-# Loads the model if need be and gives a stream with `.reply` and, after its end, with `.added`: the
-# messages that it adds to the history.
-Open = Callable[[OnProgress], Any]
 
 
 class Port(Protocol):
@@ -75,16 +70,13 @@ class Port(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Run:
-    """One request in the making. Owned by the pump thread; `stopping` is read by the reader too."""
+class Run(Reading):
+    """One request in the making. Owned by the pump thread; the reader sees `stopping`, too."""
 
     turn: Turn
     fold: Fold
     extends: Turn | None = None  # the answer that this one continues, and takes the place of
-    stream: Any = None
-    stopping: bool = False
     parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
-    times: list[float] = field(default_factory=list)
 
     def hear(self, event: Event) -> None:
         self.fold.add(event)
@@ -96,25 +88,6 @@ class Run:
     def count(self) -> int:
         """Tokens that were drawn so far."""
         return len(self.times)
-
-    @property
-    def speed(self) -> float:
-        """Tokens a second over the last few tokens; 0 while unknown."""
-        return latest(self.times)
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Something from a reader thread about its run."""
-
-    run: Run
-    what: Event | None = None
-    opened: Any = None
-    ended: bool = False
-    reply: Reply | None = None
-    error: BaseException | None = None
-    added: tuple[Message, ...] = ()
-    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +104,6 @@ class Question:
         text = json.dumps(self.arguments, ensure_ascii=False, indent=1, default=str)
         id, call = self.run.turn.id, self.call
         return {"id": id, "call": call.id, "name": call.name, "arguments": text}
-
-
-def read(
-    run: Run, open_: Open, window: Callable[[], int | None], tell: Callable[[Told], None]
-) -> None:
-    """Everything that may take long, told piece by piece. Never raises."""
-    stream, size = None, None
-    try:
-        stream = open_(lambda event: tell(Told(run, what=event)))
-        tell(Told(run, opened=stream))
-        size = window()
-        for event in stream:
-            tell(Told(run, what=event))
-        added = tuple(getattr(stream, "added", ()))
-        tell(Told(run, ended=True, reply=stream.reply, added=added, window=size))
-    except BaseException as error:
-        partial = getattr(error, "partial", None) or getattr(stream, "reply", None)
-        tell(Told(run, ended=True, reply=partial, error=error, window=size))
 
 
 def decide(run: Run, call: ToolCall, arguments: Any, put: Callable[[Question], None]) -> Any:

@@ -19,7 +19,8 @@ from llm_magic.events import Token, Top
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
 from llm_magic.ui import bundles, tree, widget
-from llm_magic.ui.explore import INTERVAL, Explorer
+from llm_magic.ui.explore import Explorer
+from llm_magic.ui.loop import INTERVAL
 from llm_magic.ui.tree import FORBIDDEN, FORCED, NAMELESS, OPEN, TAKEN, TRIMMED, Tree
 
 UI = Path(tree.__file__).parent
@@ -217,7 +218,7 @@ def test_a_branch_streams_to_the_page_and_stays_in_the_reply() -> None:
     page = open_page(explorer)
     ask(explorer, {"t": "branch", "page": "page", "view": 0, "at": 1, "alternative": 2})
     assert explorer.wait(10)
-    until(lambda: explorer._thread is None, "the pump thread stays")
+    until(lambda: explorer._loop._thread is None, "the pump thread stays")
     assert page.text(1).startswith("The" + reply.tokens[1].top[1].bytes.decode())
     assert page.text(1).endswith(" w11")
     ((at, branch),) = explorer.reply.branches
@@ -243,7 +244,7 @@ def test_no_more_than_twenty_messages_a_second() -> None:
     began = len(page.times)
     explorer.branch(1)
     assert explorer.wait(20)
-    until(lambda: explorer._thread is None, "the pump thread stays")
+    until(lambda: explorer._loop._thread is None, "the pump thread stays")
     times = page.times[began:]
     gaps = [b - a for a, b in pairwise(times[1:-1])]
     assert len(times) < 32
@@ -426,7 +427,7 @@ def test_names_that_hold_the_reply_hold_the_one_with_branches(monkeypatch: Any) 
     for n in (1, 2):
         explorer.branch(n)
         assert explorer.wait(5)
-        until(lambda: explorer._thread is None, "the pump thread stays")
+        until(lambda: explorer._loop._thread is None, "the pump thread stays")
     assert shell.user_ns["r"] is shell.user_ns["_llm"] is explorer.reply
     assert shell.user_ns_hidden["_llm"] is explorer.reply
     assert shell.user_ns["same_text"] is other
@@ -438,7 +439,7 @@ def test_the_static_form_has_every_branch() -> None:
     explorer = Explorer(made(llm), llm)
     explorer.branch(1)
     assert explorer.wait(5)
-    until(lambda: explorer._thread is None, "the pump thread stays")
+    until(lambda: explorer._loop._thread is None, "the pump thread stays")
     data = explorer._static()
     assert "<details" in data["text/html"].split("Saved form")[0]
     assert "6 tokens · 1 branch" in data["text/html"]
@@ -513,7 +514,7 @@ def test_many_branches_stand_below_each_other_in_the_static_form() -> None:
     for at, view in ((1, 0), (3, 0), (4, 1)):
         explorer.branch(at, view=view)
         assert explorer.wait(5)
-    until(lambda: explorer._thread is None, "the pump thread stays")
+    until(lambda: explorer._loop._thread is None, "the pump thread stays")
     page = explorer._static()["text/html"]
     assert "<summary" in page
     assert "3 branches" in page
