@@ -220,14 +220,12 @@ export class TurnView {
     this.tokens.replaceChildren(flow, legend, detail);
   }
 
-  chip([text, p], show) {
-    const step = p === null ? 0 : FLOORS.findIndex((floor) => p >= floor);
-    const level = step < 0 ? FLOORS.length : step;
+  chip([text, percent, , , , , level], show) {
     const visible = text.replace(/\n/g, "⏎").replace(/\t/g, "⇥\t")
       .replace(/ {2,}/g, (blanks) => "·".repeat(blanks.length)) || "∅";
     return node("button", `llmc-token llmc-p${level}`, {
       type: "button", tabIndex: -1, textContent: visible, onfocus: show, onmouseenter: show,
-      "aria-label": `${text.trim() || "blank"}, ${percent(p)}`,
+      "aria-label": `${text.trim() || "blank"}, ${percent}`,
     });
   }
 
@@ -241,19 +239,19 @@ export class TurnView {
     chips[to].focus();
   }
 
-  showOne(detail, [text, p, rank, top, bits, masked], i) {
-    const others = top.map(([other, q, allowed], n) => node("button", `llmc-alternative${allowed ? "" : " llmc-banned"}`, {
+  showOne(detail, [text, percent, rank, top, bits, forbidden], i) {
+    const others = top.map(([other, share, allowed], n) => node("button", `llmc-alternative${allowed ? "" : " llmc-banned"}`, {
       type: "button", disabled: !allowed || other === text,
       title: allowed ? "Continue from here with this" : "Not allowed by the constraint",
       onclick: () => this.tell({ t: "fork", id: this.id, at: i, alternative: n }),
     }, [
       node("span", "llmc-word", { textContent: `${allowed ? "" : "✗ "}${JSON.stringify(other).slice(1, -1) || "∅"}` }),
-      node("span", "llmc-share", { textContent: percent(q) }),
+      node("span", "llmc-share", { textContent: share }),
     ]));
-    const facts = [percent(p)];
+    const facts = [percent];
     if (rank !== null) facts.push(`rank ${rank}`);
     if (bits !== null) facts.push(`entropy ≥ ${bits.toFixed(2)} bits`);
-    if (masked) facts.push(`${percent(masked)} forbidden by the constraint`);
+    if (forbidden) facts.push(`${forbidden} forbidden by the constraint`);
     detail.replaceChildren(
       node("span", "", { textContent: `token ${i + 1}: ` }),
       node("code", "", { textContent: JSON.stringify(text) }),
@@ -265,10 +263,4 @@ export class TurnView {
 
 function step(level, textContent) {
   return node("span", `llmc-step llmc-p${level}`, { textContent });
-}
-
-function percent(p) {
-  if (p === null) return "?";
-  if (p > 0.995 && p < 1) return ">99%";
-  return p < 0.001 ? "<0.1%" : `${(p * 100).toPrecision(p < 0.1 ? 2 : 3).replace(/\.0+$/, "")}%`;
 }

@@ -6,7 +6,6 @@ It must not know threads, widgets or engines.
 """
 
 import html
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from ..chat.reply import Reply
 from ..events import Message, Token, ToolRecord, as_messages
 from . import tooltrace
-from .logprobs import entropy
+from .logprobs import SCALE, entropy, percent, probability, shade
 from .tail import Tail
 
 VERSION = 1
@@ -269,16 +268,21 @@ def _messages_in(data: Sequence[Any]) -> list[Row]:
 
 
 def token_rows(tokens: Sequence[Token]) -> list[list[Any]]:
-    """[text, p, rank, [[text, p, allowed]], bits, forbidden] per token for a page; p is a share or
-    None, bits the entropy that is known of, forbidden the share that a constraint took away."""
+    """[text, percent, rank, [[text, percent, allowed]], bits, forbidden, shade] per token for a
+    page: bits the entropy that is known of, forbidden the share that a constraint took away, shade
+    the number of a step of the scale."""
     return [
         [
             _shown(token.bytes),
-            _share(token.logprob),
+            percent(probability(token.logprob)),
             token.rank,
-            [[_shown(top.bytes), _share(top.logprob), top.allowed] for top in token.top],
+            [
+                [_shown(top.bytes), percent(probability(top.logprob)), top.allowed]
+                for top in token.top
+            ],
             None if (bits := entropy(token)) is None else round(bits, 2),
-            None if token.masked is None else round(token.masked, 4),
+            percent(token.masked) if token.masked else None,
+            SCALE.index(shade(token)),
         ]
         for token in tokens
     ]
@@ -289,7 +293,3 @@ def _shown(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return "".join(f"⟨{byte:02x}⟩" for byte in data)  # part of a character
-
-
-def _share(logprob: float | None) -> float | None:
-    return None if logprob is None else round(math.exp(min(logprob, 0.0)), 5)

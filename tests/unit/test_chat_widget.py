@@ -578,11 +578,11 @@ def test_tokens_are_shaded_by_the_steps_of_every_heat_map() -> None:
 def test_a_page_is_told_what_is_known_of_a_token() -> None:
     top = (Top(1, b" a", math.log(0.5)), Top(2, b"no", math.log(0.25), allowed=False))
     token = Token(1, b" a", math.log(0.5), 1, top, masked=0.25)
-    ((text, p, rank, others, bits, masked),) = token_rows([token])
-    assert (text, p, rank, masked) == (" a", 0.5, 1, 0.25)
-    assert others == [[" a", 0.5, True], ["no", 0.25, False]]
+    ((text, p, rank, others, bits, masked, shade),) = token_rows([token])
+    assert (text, p, rank, masked, shade) == (" a", "50%", 1, "25%", 1)
+    assert others == [[" a", "50%", True], ["no", "25%", False]]
     assert bits == pytest.approx(logprobs.entropy(token), abs=0.01)
-    assert token_rows([Token(1, b"x", None, None)]) == [["x", None, None, [], None, None]]
+    assert token_rows([Token(1, b"x", None, None)]) == [["x", "?", None, [], None, None, 0]]
 
 
 def told(port: Port) -> list[Any]:
