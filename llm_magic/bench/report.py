@@ -4,10 +4,11 @@ Comes in: results. Goes out: `Report`, its text, its dictionary and back. It mus
 anything is measured.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..columns import aligned
 from ..errors import LLMError
 
 OURS = "llm_magic"
@@ -184,23 +185,8 @@ def remarks(report: Report) -> list[tuple[str, str]]:
 
 def table(report: Report) -> str:
     """The report as aligned text."""
-    lines = aligned([head(report), *rows(report)], rule=True)
+    titles = head(report)
+    lines = aligned([titles, *rows(report)], range(1, len(titles)), rule=True)
     pairs = remarks(report)
     width = max(len(name) for name, _ in pairs)
     return "\n".join([*lines, "", *(f"{name:<{width}}  {what}" for name, what in pairs)])
-
-
-def aligned(cells: Sequence[Sequence[str]], rule: bool = False) -> list[str]:
-    """Lines of a table: first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = ["  ".join(_padded(row, widths)).rstrip() for row in cells]
-    if rule:
-        lines.insert(1, "  ".join("-" * w for w in widths))
-    return lines
-
-
-def _padded(row: Sequence[str], widths: Iterable[int]) -> list[str]:
-    return [
-        cell.rjust(width) if i else cell.ljust(width)
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]

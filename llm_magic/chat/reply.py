@@ -31,7 +31,9 @@ from ..events import (
     ToolDone,
     ToolRecord,
     Usage,
+    mend,
 )
+from ..prefix import common_prefix
 from . import saved
 from .schema import to_json
 
@@ -83,6 +85,7 @@ class Reply:
     def __post_init__(self) -> None:
         # Whatever sequence was given can be called like any other reply's.
         object.__setattr__(self, "trace", Records(self.trace))
+        mend(self, "text", "reasoning", "model", "prompt", "parsed")
 
     def __str__(self) -> str:
         return self.text
@@ -269,7 +272,7 @@ def _said_out(reply: Reply, base: Reply | None, at: int) -> dict[str, Any]:
     out: dict[str, Any] = {}
     text, reasoning = reply.text, reply.reasoning
     if base is not None:
-        cuts = [_common(text, base.text), _common(reasoning, base.reasoning)]
+        cuts = [common_prefix(text, base.text), common_prefix(reasoning, base.reasoning)]
         out["shared"] = [at, *cuts]
         text, reasoning = text[cuts[0] :], reasoning[cuts[1] :]
     if base is None or base.model != reply.model:
@@ -301,12 +304,6 @@ def _shares(branch: Reply, parent: Reply, at: int) -> bool:
         for a, b in zip(branch.tokens[:at], parent.tokens[:at], strict=True)
     )
     return given and branch.kinds[:at] == parent.kinds[:at]
-
-
-def _common(a: str, b: str) -> int:
-    """Length of the longest common beginning."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
-                min(len(a), len(b)))  # fmt: skip
 
 
 def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) -> Reply:

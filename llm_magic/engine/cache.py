@@ -8,6 +8,8 @@ requests. All calls come from the owner thread.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..prefix import common_prefix
+
 
 @dataclass(slots=True)
 class Slot:
@@ -17,14 +19,6 @@ class Slot:
     ids: list[int] = field(default_factory=list)
     busy: bool = False
     used: int = 0  # the clock of its last use, for least-recently-used eviction
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    n = min(len(a), len(b))
-    if list(a[:n]) == list(b[:n]):
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
 
 
 class Slots:
@@ -62,7 +56,7 @@ class Slots:
     def cached_tokens(self) -> int:
         return sum(len(s.ids) for s in self._slots)
 
-    def acquire(self, ids: Sequence[int], reuse: bool = True) -> tuple[Slot, int] | None:
+    def acquire(self, ids: list[int], reuse: bool = True) -> tuple[Slot, int] | None:
         """A free slot for a prompt, and how many leading tokens of it are cached there.
 
         At least one token of the prompt is always left to evaluate, since its logits are needed.

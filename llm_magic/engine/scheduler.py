@@ -28,8 +28,9 @@ import numpy as np
 
 from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError
 from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, Token, Top, Usage
+from ..prefix import common_prefix
 from . import turns
-from .cache import Slot, Slots, common_prefix
+from .cache import Slot, Slots
 from .drafts import Costs, Draft, Drafts, share
 from .forward import F32, Forward, Summarizer
 from .gate import Gate

@@ -13,9 +13,10 @@ mathematics are fenced off, because notebooks typeset every `$...$` of an HTML o
 import functools
 import html as _html
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from ..columns import aligned
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -138,44 +139,13 @@ def columns(
     the same rows as one text take less than 1.
     """
     kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
-    lines = [[_isolated(row[i]) for i in kept] for row in (head, *rows)]
-    widths = [max(map(_width, cells)) for cells in zip(*lines, strict=True)]
-    right = [i in numbers for i in kept]
-    text = "\n".join(
-        "  ".join(
-            _pad(cell, width, end) for cell, width, end in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    right = [place for place, i in enumerate(kept) if i in numbers]
+    text = "\n".join(aligned([[row[i] for i in kept] for row in (head, *rows)], right))
     look = (
         f"font-family:{MONO};font-size:12px;line-height:1.5;margin:4px 0;white-space:pre-wrap;"
         "word-break:normal;overflow-wrap:anywhere"
     )
     return f'<pre style="{look}">\n{escape(text)}</pre>'
-
-
-def _pad(cell: str, width: int, right: bool) -> str:
-    space = " " * (width - _width(cell))
-    return space + cell if right else cell + space
-
-
-def _width(cell: str) -> int:
-    """Columns that a monospaced font gives to `cell`."""
-    if cell.isascii():
-        return len(cell)
-    return sum(
-        0 if unicodedata.category(c) in ("Mn", "Me", "Cf")
-        else 2 if unicodedata.east_asian_width(c) in "WF"
-        else 1
-        for c in cell
-    )  # fmt: skip
-
-
-def _isolated(cell: str) -> str:
-    """Right-to-left script in a cell must not reorder the cells after it."""
-    if cell.isascii() or not any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in cell):
-        return cell
-    return f"\u2068{cell}\u2069"
 
 
 def needs_style(page: str) -> bool:

@@ -9,6 +9,8 @@ It must not know threads, widgets or the Markdown renderer that it is given.
 import re
 from collections.abc import Callable
 
+from ..prefix import common_prefix
+
 Patch = tuple[int, int, str]
 
 _FENCE = re.compile(r" {0,12}(?:[-*+>] +|\d+[.)] +)*(`{3,}|~{3,})(.*)")
@@ -61,18 +63,6 @@ class Tail:
             return []
         keep = common_prefix(old, html)
         return [(len(self.blocks) - 1, utf16_length(html[:keep]), html[keep:])]
-
-
-def common_prefix(a: str, b: str) -> int:
-    """Length of the longest common prefix, by bisection over slices (compared in C)."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def utf16_length(text: str) -> int:

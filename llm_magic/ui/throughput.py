@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..chat.reply import Reply
+from ..columns import aligned
 from . import html
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def entry(reply: Reply, cell: int | str) -> Entry:
 
 HEAD = ("cell", "model", "prompt", "cached", "tokens", "prefill tok/s", "decode tok/s", "seconds",
          "end")  # fmt: skip
+NUMBERS = range(2, 8)  # the columns of numbers
 
 
 def rows(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
@@ -206,20 +208,14 @@ def ledger(entries: Sequence[Entry]) -> str:
     if not entries:
         return html.note("no cell has asked a model yet")
     body = [[html.text(cell) for cell in row] for row in rows(entries)]
-    return html.table(HEAD, body, numbers=range(2, 8))
+    return html.table(HEAD, body, numbers=NUMBERS)
 
 
 def ledger_text(entries: Sequence[Entry]) -> str:
     """The ledger as aligned text."""
     if not entries:
         return "no cell has asked a model yet"
-    lines: list[Sequence[str]] = [HEAD, *rows(entries)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
-    return "\n".join(
-        "  ".join(cell.rjust(w) if 2 <= i < 8 else cell.ljust(w)
-                  for i, (cell, w) in enumerate(zip(line, widths, strict=True))).rstrip()
-        for line in lines
-    )  # fmt: skip
+    return "\n".join(aligned([HEAD, *rows(entries)], NUMBERS))
 
 
 def plot_ledger(entries: Sequence[Entry], ax: Any = None, dark: bool | None = None) -> Any:

@@ -1,6 +1,7 @@
 """Which slot a request gets, and how much of it is kept."""
 
-from llm_magic.engine.cache import Slots, common_prefix
+from llm_magic.engine.cache import Slots
+from llm_magic.prefix import common_prefix
 
 
 def filled(*contents):
@@ -16,6 +17,8 @@ def test_common_prefix():
     assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
     assert common_prefix([], [1]) == 0
     assert common_prefix([1, 2], [1, 2, 3]) == 2
+    for a, b, n in (("", "", 0), ("abc", "abd", 2), ("abc", "abc", 3), ("xbc", "abc", 0)):
+        assert common_prefix(a, b) == n
 
 
 def test_TG80_the_longest_match_wins_and_one_token_is_always_evaluated():

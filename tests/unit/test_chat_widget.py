@@ -21,7 +21,7 @@ from llm_magic.llm import LLM
 from llm_magic.ui import branches, logprobs, settings, transcript
 from llm_magic.ui.ledger import Ledger
 from llm_magic.ui.pump import Pump
-from llm_magic.ui.tail import Tail, common_prefix
+from llm_magic.ui.tail import Tail
 from llm_magic.ui.turns import Turns, plain, token_rows
 from llm_magic.ui.widget import Kept
 
@@ -185,11 +185,6 @@ def test_bytes_sent_do_not_grow_quadratically() -> None:
     for part in grow(text, 5):
         sent += sum(len(add) for _, _, add in tail.update(part))
     assert sent < 3 * len(text)
-
-
-@pytest.mark.parametrize(("a", "b", "n"), [("", "", 0), ("abc", "abd", 2), ("abc", "abc", 3)])
-def test_common_prefix(a: str, b: str, n: int) -> None:
-    assert common_prefix(a, b) == n
 
 
 # ------------------------------------------------------------------ a turn
