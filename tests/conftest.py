@@ -53,3 +53,20 @@ def reference_dir() -> Path:
             return Path(place)
     missing("reference", "set LLM_MAGIC_REFERENCE to a folder with smollm2.npz")
     raise AssertionError
+
+
+@pytest.fixture
+def start():
+    """Makes schedulers over a fake forward pass (fakes.py), closed when the test ends."""
+    from fakes import fake_scheduler
+
+    made = []
+
+    def make(forward=None, **options):
+        scheduler, forward = fake_scheduler(forward, **options)
+        made.append(scheduler)
+        return scheduler, forward
+
+    yield make
+    for scheduler in made:
+        scheduler.close()

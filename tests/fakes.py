@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llm_magic.engine.scheduler import Model, Scheduler
+from llm_magic.engine.scheduler import Job, Model, Scheduler
+from llm_magic.events import Sampling
 
 N_VOCAB = 50
 END = 1
@@ -88,6 +89,11 @@ def fake_scheduler(forward=None, **options):
     scheduler = Scheduler(lambda: model)
     scheduler.ready.result(timeout=10)
     return scheduler, forward
+
+
+def job(ids, n=5, **options):
+    """A greedy one of n tokens."""
+    return Job(tuple(ids), Sampling(temperature=0.0, max_tokens=n), **options)
 
 
 def greedy(forward, prompt, n):

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fakes import fake_scheduler, greedy
+from fakes import greedy, job
 from toy import toy_gguf
 
 import llm_magic
@@ -28,25 +28,7 @@ from llm_magic.engine.scheduler import (
     Job,
 )
 from llm_magic.errors import EngineError, NotLoadedError
-from llm_magic.events import Finish, Prefill, Queued, Sampling, Token
-
-
-@pytest.fixture
-def start():
-    made = []
-
-    def make(forward=None, **options):
-        scheduler, forward = fake_scheduler(forward, **options)
-        made.append(scheduler)
-        return scheduler, forward
-
-    yield make
-    for scheduler in made:
-        scheduler.close()
-
-
-def job(ids, n=5, **options):
-    return Job(tuple(ids), Sampling(temperature=0.0, max_tokens=n), **options)
+from llm_magic.events import Finish, Prefill, Queued, Token
 
 
 def tokens_of(generation):

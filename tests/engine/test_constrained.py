@@ -32,13 +32,6 @@ def toy(tmp_path_factory):
     llm.unload()
 
 
-@pytest.fixture(scope="module")
-def smollm2(smollm2_path):
-    llm = llm_magic.load("smollm2")
-    yield llm
-    llm.unload()
-
-
 @dataclass
 class City:
     name: str

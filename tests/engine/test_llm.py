@@ -41,13 +41,6 @@ def toy(toy_path):
     llm.unload()
 
 
-@pytest.fixture(scope="module")
-def smollm2(smollm2_path):
-    llm = llm_magic.load("smollm2")
-    yield llm
-    llm.unload()
-
-
 # ----------------------------------------------------------------------------- behaviour (toy)
 
 

@@ -28,13 +28,6 @@ def toy(tmp_path_factory):
     llm.unload()
 
 
-@pytest.fixture(scope="module")
-def smollm2(smollm2_path):
-    llm = llm_magic.load("smollm2")
-    yield llm
-    llm.unload()
-
-
 @llm_magic.tool
 def weather(city: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -> str:
     """The weather of a city.

@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from llm_magic.errors import NotLoadedError, RequestError
 from llm_magic.events import Piece, Token, ToolCall, ToolRecord, Top, Usage
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui import branches, bundles, compare, extension, throughput, tokens, tooltrace, views
+from llm_magic.ui import branches, bundles, compare, throughput, tokens, tooltrace, views
 
 from .test_html import XSS, audit, shown
 from .test_magics import cell, command
@@ -45,20 +45,10 @@ class Scoring(Scripted):
 
 
 @pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    shell = InteractiveShell()
-    extension.load_ipython_extension(shell)
-    yield shell
-    extension.unload_ipython_extension(shell)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scoring]:
+def script(as_default: Callable[[Scripted], None]) -> Scoring:
     scripted = Scoring(lambda request: answers(request), model="fake")
-    hub.add("fake", LLM(scripted))
-    monkeypatch.setattr(hub, "default", "fake")
-    yield scripted
-    hub.unload("fake")
+    as_default(scripted)
+    return scripted
 
 
 def answers(request: Any) -> str:

@@ -25,24 +25,6 @@ from llm_magic.ui.interpolate import as_text
 from llm_magic.ui.views import VENDOR
 
 
-@pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    shell = InteractiveShell()
-    extension.load_ipython_extension(shell)
-    yield shell
-    extension.unload_ipython_extension(shell)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    """A model that answers anything; the default one while the test runs."""
-    scripted = Scripted(lambda request: "An **answer**.")
-    hub.add("fake", LLM(scripted))
-    monkeypatch.setattr(hub, "default", "fake")
-    yield scripted
-    hub.unload("fake")
-
-
 @contextmanager
 def displays(shell: InteractiveShell) -> Iterator[list[dict[str, Any]]]:
     """The data of everything that is displayed inside, updates included."""

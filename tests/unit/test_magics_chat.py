@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,6 @@ from .test_magics import cell, command, displays
 HERMES = SYNTAXES["hermes"]
 
 
-@pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    shell = InteractiveShell()
-    extension.load_ipython_extension(shell)
-    yield shell
-    extension.unload_ipython_extension(shell)
-
-
 class Answers:
     """The next answers of the scripted model; when they run out it repeats the question."""
 
@@ -62,12 +54,10 @@ def answers() -> Answers:
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> Iterator[Scripted]:
+def script(as_default: Callable[[Scripted], None], answers: Answers) -> Scripted:
     scripted = Scripted(answers, syntax=HERMES, model="fake")
-    hub.add("fake", LLM(scripted))
-    monkeypatch.setattr(hub, "default", "fake")
-    yield scripted
-    hub.unload("fake")
+    as_default(scripted)
+    return scripted
 
 
 def calling(name: str, **arguments: Any) -> str:

@@ -1,6 +1,5 @@
 """What of a cell is the prompt, and what an interrupt leaves where no stream runs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,26 +7,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import Interrupted
-from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui import extension, live
-
-
-@pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    shell = InteractiveShell()
-    extension.load_ipython_extension(shell)
-    yield shell
-    extension.unload_ipython_extension(shell)
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    scripted = Scripted(lambda request: "An answer.")
-    hub.add("fake", LLM(scripted))
-    monkeypatch.setattr(hub, "default", "fake")
-    yield scripted
-    hub.unload("fake")
+from llm_magic.ui import live
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -7,29 +7,11 @@ import time
 
 import numpy as np
 import pytest
-from fakes import END, FakeForward, fake_scheduler, greedy
+from fakes import END, FakeForward, fake_scheduler, greedy, job
 
 from llm_magic.engine.scheduler import RUN_AHEAD, Job, Scheduler
 from llm_magic.errors import ContextOverflowError, EngineError, NotLoadedError, RequestError
 from llm_magic.events import Finish, Prefill, Queued, Sampling, Token
-
-
-@pytest.fixture
-def start():
-    made = []
-
-    def make(forward=None, **options):
-        scheduler, forward = fake_scheduler(forward, **options)
-        made.append(scheduler)
-        return scheduler, forward
-
-    yield make
-    for scheduler in made:
-        scheduler.close()
-
-
-def job(ids, n=5, **options):
-    return Job(tuple(ids), Sampling(temperature=0.0, max_tokens=n), **options)
 
 
 def run(scheduler, a_job):
