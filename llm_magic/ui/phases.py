@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import LLMError
 from ..events import CallDelta, CallDone, Delta, Event, Finish, Prefill, Progress, Queued, ToolDone
+from ..utf8 import whole
 from .progress import work
 
 
@@ -35,12 +36,6 @@ IDLE = Phase()
 START = Phase("start", "Starting")
 STOPPING = Phase("stop", "Stopping")
 
-_STAGES = {
-    "download": "Downloading",
-    "load": "Loading",
-    "compile": "Compiling",
-    "weights": "Preparing",
-}
 # Why an answer ended early. "stop" ends it as it should end: nothing to say.
 NOTES = {
     "interrupted": "stopped",
@@ -53,13 +48,13 @@ NOTES = {
 def phase_of(event: Event, model: str) -> Phase | None:
     """The phase that an event begins or continues; None if it changes nothing."""
     match event:
-        case Queued(ahead):
-            return Phase("queued", f"Waiting for {ahead} other request{'s' * (ahead != 1)}")
+        case Queued():
+            return Phase("queued", work(event).what.capitalize())
         case Progress("wait"):
             return Phase("wait", f"{model} is loaded when the running cell has ended")
-        case Progress(stage, done, total) as event:
-            text = f"{_STAGES.get(stage, stage.capitalize())} {model}"
-            return Phase(stage, text, done, total, work(event).amount)
+        case Progress(stage, done, total):
+            now = work(event)
+            return Phase(stage, f"{now.what.capitalize()} {model}", done, total, now.amount)
         case Prefill(done, total, cached):
             hint = f" ({cached:,} from cache)" if cached else ""
             text = f"Reading {total:,} prompt tokens{hint}"
@@ -76,7 +71,7 @@ def phase_of(event: Event, model: str) -> Phase | None:
 
 def describe(error: BaseException) -> str:
     """One line for people: our own errors speak for themselves, others need their class."""
-    text = str(error).strip()
+    text = whole(str(error)).strip()
     if isinstance(error, LLMError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

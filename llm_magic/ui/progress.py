@@ -14,7 +14,7 @@ _WORDS = {
     "download": "downloading",
     "load": "loading",
     "compile": "compiling",
-    "weights": "reading the weights",
+    "weights": "preparing",
     "wait": "waiting for the running cell",
 }
 

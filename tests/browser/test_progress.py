@@ -87,7 +87,7 @@ def test_a_cell_shows_each_kind_of_work_as_a_bar(opened: Notebook) -> None:
     opened.run(1)
     bars = opened.page.evaluate("bars")
     labels = [label for label, *_ in bars]
-    for words in (r"downloading: \d+ MB of 9\d MB", r"(loading|reading the weights)", "compiling",
+    for words in (r"downloading: \d+ MB of 9\d MB", r"(loading|preparing)", "compiling",
                   r"reading the prompt: [\d,]+ of \d,\d\d\d tokens"):  # fmt: skip
         assert any(re.match(words, label) for label in labels), (words, labels)
     for kind in ("downloading", "reading the prompt"):

@@ -147,7 +147,7 @@ def test_pace_waits_in_proportion_to_what_a_frame_costs() -> None:
         (Queued(2), "waiting for 2 other requests", None),
         (Progress("download", 50_000_000, 100_000_000), "downloading: 50 MB of 100 MB", 0.5),
         (Progress("load", 50_000_000, 0), "loading: 50 MB", None),
-        (Progress("weights", 5_000_000, 10_000_000), "reading the weights: 5 MB of 10 MB", 0.5),
+        (Progress("weights", 5_000_000, 10_000_000), "preparing: 5 MB of 10 MB", 0.5),
         (Progress("warm-up", 1, 2), "warm-up: 1 of 2", 0.5),
         (Progress("load", 3, 30), "loading: 3 of 30", 0.1),
         (Progress("load", 0, 0), "loading", None),
