@@ -20,16 +20,22 @@
 
     Interrupted (KeyboardInterrupt, not an LLMError: `except Exception` must not swallow it)
 
-Comes in: nothing. It must not know any other module of the package.
+Comes in: nothing. It must not know any other module of the package but utf8.
 """
 
 from typing import Any
+
+from .utf8 import whole
 
 
 class LLMError(Exception):
     """Base of all errors of llm_magic. `partial` is the Reply up to the failure, or None."""
 
     partial: Any = None
+
+    def __init__(self, *args: object) -> None:
+        # A sentence may quote what a file or a server said; the message to the page must be UTF-8.
+        super().__init__(*(whole(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ModelError(LLMError):

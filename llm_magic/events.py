@@ -3,15 +3,29 @@
 What comes in: nothing; this is a leaf module. What goes out: frozen, slotted dataclasses that any
 thread may hold. It must not know about engines, templates, notebooks or any package outside the
 standard library.
+
+Texts in them are such that UTF-8 can carry: a lone surrogate, which the JSON of a provider or the
+result of a tool may hold, is U+FFFD from here on. So everything can be shown and saved.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from .utf8 import whole, whole_json
+
 Role = str
 FinishReason = Literal["stop", "length", "tool_calls", "interrupted", "cancelled"]
 DeltaKind = Literal["answer", "reasoning"]
+
+
+def mend(of: Any, *names: str) -> None:
+    """These fields of a frozen dataclass as UTF-8 can carry them. Only for its `__post_init__`."""
+    for name in names:
+        old = getattr(of, name)
+        if (new := whole_json(old)) is not old:
+            object.__setattr__(of, name, new)
+
 
 # ----------------------------------------------------------------------------- tokens
 
@@ -76,6 +90,9 @@ class ToolCall:
     name: str
     arguments: str
 
+    def __post_init__(self) -> None:
+        mend(self, "id", "name", "arguments")
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -83,6 +100,9 @@ class Part:
 
     type: str
     text: str = ""
+
+    def __post_init__(self) -> None:
+        mend(self, "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +115,9 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        mend(self, "role", "content", "reasoning", "call_id", "name")
 
     @property
     def text(self) -> str:
@@ -140,6 +163,9 @@ class ToolRecord:
     stdout: str = ""
     error: str | None = None
     waited: float = 0.0
+
+    def __post_init__(self) -> None:
+        mend(self, "arguments", "approval", "status", "result", "stdout", "error")
 
 
 # ----------------------------------------------------------------------------- settings
@@ -291,6 +317,10 @@ class Delta:
     text: str
     tokens: tuple[Token, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.text.isascii():  # one of these is made for each token
+            object.__setattr__(self, "text", whole(self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
@@ -301,6 +331,9 @@ class CallDelta:
     name: str | None
     arguments: str
     tokens: tuple[Token, ...] = ()
+
+    def __post_init__(self) -> None:
+        mend(self, "id", "name", "arguments")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,40 @@
 """Bytes of tokens in, text out: UTF-8 decoding that may stop in the middle of a character.
 
-What comes in: the bytes of tokens, in order. What goes out: text that never ends in half a
-character. Standard library only, so that the chat layer and the engine can share it. It must not
-know what a token is: it sees bytes.
+What comes in: the bytes of tokens, in order, or text of others. What goes out: text that never ends
+in half a character, and that UTF-8 can carry. Standard library only, so that all layers can share
+it. It must not know what a token is: it sees bytes.
 """
 
 import codecs
+from typing import Any
+
+
+def whole(text: str) -> str:
+    """The text as UTF-8 can carry it: a lone surrogate becomes U+FFFD, two that are the halves of a
+    character become that character.
+
+    JSON can spell half a character, and a file name of the system can hold one; a message to a
+    page cannot.
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def whole_json(value: Any) -> Any:
+    """A value of JSON with `whole` done to all of its texts, keys included."""
+    match value:
+        case str():
+            return whole(value)
+        case dict():
+            return {whole_json(key): whole_json(item) for key, item in value.items()}
+        case list():
+            return [whole_json(item) for item in value]
+    return value
 
 
 class StreamDecoder:

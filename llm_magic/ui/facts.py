@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ..chat.reply import Records, Reply
 from ..events import Timings, Token, ToolRecord
+from ..utf8 import whole
 
 MAX_CALL = 2_000  # characters of a call on one line
 
@@ -86,6 +87,7 @@ def _escape(char: str) -> str:
 def model_name(model: str) -> str:
     """A model's name; of a path or an address the file's or the host's: without the folders of this
     machine, names of users, and keys in an address."""
+    model = whole(model)  # a file's name need not be text
     if "://" in model:
         parts = urlsplit(model)
         file = parts.path.rsplit("/", 1)[-1]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..llm import CHAT, build_request
+from ..utf8 import whole
 
 MAX_TEXT = 100_000
 
@@ -63,7 +64,7 @@ def checked(name: str, value: Any) -> Any:
     match setting.kind:
         case "text":
             if isinstance(value, str) and len(value) <= MAX_TEXT:
-                return value
+                return whole(value)
             raise RequestError(f"{setting.label}: a text of at most {MAX_TEXT} characters")
         case "flag":
             if isinstance(value, bool):

@@ -6,17 +6,18 @@ It must not know threads, widgets or engines.
 """
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..chat.reply import Reply
-from ..events import Message, Token, ToolRecord, as_messages
-from . import tooltrace
+from ..events import Message, Token, ToolRecord
+from ..utf8 import whole
+from . import chat_saved, tooltrace
+from .chat_saved import VERSION, Row, Saved
 from .logprobs import SCALE, entropy, percent, probability, shade
 from .tail import Tail
 
-VERSION = 1
 MAX_SAVED = 100_000  # characters of the trait that the front end keeps; the transcript has all
 
 
@@ -118,6 +119,7 @@ class Turns:
         self.render = _unfailing(render)
         self._next = 1
         self.root = Turn(0, "root")
+        self.at = ""  # when the last answer was given, as ISO 8601
 
     # ------------------------------------------------------------------ reading
 
@@ -126,10 +128,7 @@ class Turns:
         return list(self._walk())
 
     def _walk(self) -> Iterator[Turn]:
-        turn = self.root
-        while turn.children:
-            turn = turn.children[turn.active]
-            yield turn
+        return walk(self.root)
 
     def find(self, id: int) -> Turn | None:
         """The turn of the shown path with this id."""
@@ -164,23 +163,24 @@ class Turns:
             rows.append([turn.role, text, turn.error or turn.note])
         return rows[::-1]
 
-    def to_dict(self, replies: bool = True) -> dict[str, Any]:
-        """The shown path as plain JSON: messages and, if asked for, the reply of each answer."""
-        turns = []
-        for turn in self.path():
-            row: dict[str, Any] = {"role": turn.role, "content": turn.message.text}
-            if replies and turn.reply is not None:
-                row["reply"] = turn.reply.to_dict(prompt=False)
-            if turn.note or turn.error:
-                row["note"] = turn.error or turn.note
-            turns.append(row)
-        return {"version": VERSION, "turns": turns}
+    def to_dict(
+        self, tokens: bool = True, replies: bool = True, versions: bool = True
+    ) -> dict[str, Any]:
+        """The conversation as plain JSON (see chat_saved).
+
+        tokens: with the tokens of each answer. replies: with what is known of each answer but its
+        text. versions: with the turns that are not shown.
+        """
+        deep = chat_saved.MAX_DEPTH if versions else 0
+        rows = [_row_out(turn, tokens, replies, deep) for turn in self.path()]
+        out: dict[str, Any] = {"version": VERSION, "turns": rows}
+        return out | ({"at": self.at} if self.at else {})
 
     # ------------------------------------------------------------------ changing
 
     def add(self, parent: Turn, role: str, text: str = "") -> Turn:
         """A new turn below `parent`; the shown path now leads to it."""
-        turn = Turn(self._next, role, text, parent)
+        turn = Turn(self._next, role, whole(text), parent)
         turn.answer, turn.reasoning = Tail(self.render), Tail(self.render)
         self._next += 1
         parent.children.append(turn)
@@ -218,53 +218,59 @@ class Turns:
 
     def take(self, other: "Turns") -> None:
         """The turns of another tree in the place of these. `other` must not be used any more."""
-        self.root, self._next = other.root, max(self._next, other._next)
+        self.root, self._next, self.at = other.root, max(self._next, other._next), other.at
 
-    def load(self, data: Any) -> None:
-        """Replace everything by a saved conversation, which is not trusted.
+    def load(self, data: Any) -> Saved:
+        """Replace everything by a saved conversation, which is not trusted; what else it holds.
 
         data: what `to_dict` gave, or a list of messages (OpenAI-style dicts or Message). Raises
         ValueError that says what is wrong; nothing is changed then.
         """
-        rows = _rows_in(data)
-        self.root = Turn(0, "root")
-        for role, text, note, reply in rows:
-            if role == "assistant":
-                self.answer(self.last(), reply or Reply(text), note)
+        saved = chat_saved.read(data)
+        self.root, self.at = Turn(0, "root"), saved.at
+        self._grow(self.root, saved.rows)
+        return saved
+
+    def _grow(self, parent: Turn, rows: Sequence[Row]) -> None:
+        for row in rows:
+            for other in row.others[: row.place]:
+                self._grow(parent, other)
+            if row.role == "assistant":
+                turn = self.answer(parent, row.reply or Reply(row.text), row.note)
             else:
-                self.add(self.last(), role, text)
+                turn = self.add(parent, row.role, row.text)
+            for other in row.others[row.place :]:
+                self._grow(parent, other)
+            parent.active = row.place
+            parent = turn
 
 
-Row = tuple[str, str, str, Reply | None]
+def _row_out(turn: Turn, tokens: bool, replies: bool, deep: int) -> dict[str, Any]:
+    """deep: how many more versions inside of versions may be told."""
+    row: dict[str, Any] = {"role": turn.role, "content": turn.message.text}
+    if replies and turn.reply is not None:
+        row["reply"] = turn.reply.to_dict(prompt=False, max_tokens=None if tokens else 0)
+        for key in ("text", *(() if tokens else ("tokens", "kinds"))):  # the text is the content
+            row["reply"].pop(key, None)
+    if turn.note or turn.error:
+        row["note"] = turn.error or turn.note
+    siblings = turn.parent.children if turn.parent else [turn]
+    if deep and len(siblings) > 1:
+        row["place"] = siblings.index(turn)
+        row["others"] = [
+            [_row_out(turn, tokens, replies, (deep - 1) * (turn is not other)) for turn in below]
+            for other in siblings
+            if other is not turn
+            for below in [[other, *walk(other)]]
+        ]
+    return row
 
 
-def _rows_in(data: Any) -> list[Row]:
-    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _messages_in(data)
-    if not isinstance(data, Mapping) or data.get("version") != VERSION:
-        raise ValueError(f"not a conversation saved by this release (version {VERSION})")
-    rows: list[Row] = []
-    turns = data.get("turns")
-    if not isinstance(turns, list):
-        raise ValueError("the saved conversation has no list of turns")
-    for i, row in enumerate(turns):
-        if not isinstance(row, Mapping) or row.get("role") not in ("user", "assistant"):
-            raise ValueError(f"turn {i} is neither a user's nor an assistant's")
-        text, note = row.get("content"), row.get("note", "")
-        if not isinstance(text, str) or not isinstance(note, str):
-            raise ValueError(f"turn {i} has no text")
-        reply = Reply.from_dict(row["reply"]) if "reply" in row else None
-        rows.append((row["role"], text, note, reply))
-    return rows
-
-
-def _messages_in(data: Sequence[Any]) -> list[Row]:
-    """Tool turns are history of a call, not something a person or the model said: left out."""
-    return [
-        (m.role, m.text, "", Reply(m.text, m.reasoning) if m.role == "assistant" else None)
-        for m in as_messages(data)
-        if m.role in ("user", "assistant") and m.text
-    ]
+def walk(turn: Turn) -> Iterator[Turn]:
+    """The turns that are shown below this one when it is shown, the next first."""
+    while turn.children:
+        turn = turn.children[turn.active]
+        yield turn
 
 
 def token_rows(tokens: Sequence[Token]) -> list[list[Any]]:
