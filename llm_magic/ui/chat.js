@@ -63,12 +63,14 @@ class ChatView {
     this.toEnd.hidden = true;
     this.empty = node("div", "llmc-empty");
     this.notice = node("div", "llmc-notice", { role: "alert", hidden: true });
+    // There from the start, so that what comes into it is read out.
+    this.earlier = node("div", "llmc-earlier", { "aria-live": "polite" });
     this.settings = new Settings(this.form, this.id, this.tell);
     this.ledger = new Ledger(this.id);
     this.root = node("section", "llmc", { "aria-label": "Chat" }, [
       this.head(), this.settings.el, this.ledger.el,
       node("div", "llmc-middle", {}, [this.empty, this.log, this.toEnd]),
-      this.notice, this.composer(),
+      this.notice, this.earlier, this.composer(),
     ]);
     keepKeys(this.root);
     this.root.addEventListener("keydown", (event) => this.key(event));
@@ -171,6 +173,7 @@ class ChatView {
     const nothing = this.turns.length === 0 && !this.log.firstChild;
     this.log.hidden = nothing;
     this.empty.hidden = !nothing;
+    this.earlier.hidden = !nothing; // while the first answer is being written, too
     for (const tool of [...this.tools.children].slice(0, 3)) {
       tool.disabled = nothing || this.phase.name !== "idle";
     }
@@ -178,16 +181,6 @@ class ChatView {
     const chips = (this.form.suggestions ?? []).map((text) => node("button", "llmc-chip", {
       type: "button", textContent: text, onclick: () => this.suggest(text),
     }));
-    const { turns: earlier, draft } = remembered.get(this.place) ?? {};
-    if (draft) this.draft(draft);
-    if (earlier?.length) {
-      const resume = () => this.tell({ t: "load", data: { version: 1, turns: earlier } });
-      const n = earlier.filter((turn) => turn.role === "user").length;
-      const textContent = `Go on with the chat from before (${n} turn${n === 1 ? "" : "s"})`;
-      chips.unshift(node("button", "llmc-chip llmc-primary", {
-        type: "button", textContent, onclick: resume,
-      }));
-    }
     this.empty.append(...chips);
   }
 
@@ -199,7 +192,40 @@ class ChatView {
 
   remember() {
     const turns = this.savedTurns().map(([role, content]) => ({ role, content }));
-    if (turns.length) remembered.set(this.place, { turns, draft: this.input.value });
+    const draft = this.input.value;
+    if (turns.length) remembered.set(this.place, { turns, draft });
+    else if (this.offered) remembered.set(this.place, { ...remembered.get(this.place), draft });
+    else remembered.delete(this.place);
+  }
+
+  // A chat in a new kernel is told what this cell's last one said: the kernel may know it from the
+  // saved notebook, or not.
+  recall() {
+    const { turns, draft } = remembered.get(this.place) ?? {};
+    if (this.turns.length) return;
+    if (draft) this.draft(draft);
+    if (turns?.length) this.tell({ t: "remembered", turns });
+  }
+
+  // One line above the input, as long as nothing else was said.
+  offer({ n, model, at }) {
+    this.offered = n > 0;
+    const day = at && !Number.isNaN(Date.parse(at)) &&
+      new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    const of = [model, day].filter(Boolean).join(", ");
+    const text = `This notebook holds a conversation of ${n} turn${n === 1 ? "" : "s"}` +
+      `${of && ` (${of})`}.`;
+    const button = (textContent, t, className) => node("button", `llmc-button ${className}`, {
+      type: "button", textContent, onclick: () => {
+        this.tell({ t });
+        this.input.focus(); // the button goes
+      },
+    });
+    this.earlier.replaceChildren(...(n ? [
+      node("span", "", { textContent: text }),
+      button("Resume", "resume", "llmc-primary"), button("Start anew", "start anew", ""),
+    ] : []));
+    this.showEmpty();
   }
 
   savedTurns() {
@@ -354,7 +380,9 @@ class ChatView {
     if (message.to !== undefined) {
       if (message.to !== this.id) return;
       this.place = this.root.closest(".jp-Cell") ?? this.root; // only now is the view in the page
-      if (this.seq === null) this.say("");
+      const first = this.seq === null;
+      if (first) this.say("");
+      if (first) setTimeout(() => this.recall());
       this.root.classList.remove("llmc-saved");
       this.showName(message.model);
     } else if (this.seq === null || message.seq <= this.seq) {
@@ -390,6 +418,7 @@ class ChatView {
       case "notice": return this.say(op.text, op.action);
       case "draft": return this.draft(op.text);
       case "file": return this.offerFile(op.data);
+      case "offer": return this.offer(op);
       case "accepted": return this.accepted(op.nonce);
       case "refused":
         if (this.answered(op.nonce) && op.why) this.say(op.why);

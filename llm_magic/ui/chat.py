@@ -9,11 +9,12 @@ They are handed to the pump (ui/pump.py), which alone talks to the page and writ
 ipywidgets' property lock is not made for two threads.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anywidget
 import traitlets
@@ -26,7 +27,9 @@ from ..chat.turn import Turn
 from ..events import Event, Message, Token
 from ..hub import hub
 from ..llm import LLM
-from . import branches, bundles, facts, html, settings, transcript, widget
+from ..utf8 import whole_json
+from . import branches, bundles, earlier, facts, html, settings, transcript, widget
+from .earlier import Earlier
 from .ledger import Ledger
 from .pump import Pump
 from .reader import OnProgress, Open
@@ -53,9 +56,11 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         Message). tools: functions that the model may call (see `llm_magic.tool`). approve: True
         asks on the page before each call, False never asks, a function decides as for
         `Conversation`. suggestions: what an empty chat offers to ask. options: sampling settings
-        and request options as `LLM.chat` takes them.
+        and request options as `LLM.chat` takes them. name: by which the chat finds its conversation
+        in the saved notebook again; without one it is that of the same cell.
 
-    The same object may be shown in several places; they show one conversation.
+    The same object may be shown in several places; they show one conversation. Where the saved
+    notebook holds a conversation of this chat, the page offers to go on from it.
     """
 
     _esm = widget.script(_SCRIPTS)
@@ -64,6 +69,9 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     # Settled state: {"v": 1, "model": name, "turns": [[role, text, note]]}. Written by the pump
     # only; it is what a page has left when the kernel is gone. Streaming goes by messages.
     state = traitlets.Dict().tag(sync=True)
+    # The cell that showed a chat without a name last, and how many it showed before that one.
+    _shown_last: ClassVar[tuple[str, int]] = ("", 0)
+
     # What the page needs to draw its form; never changes.
     form = traitlets.Dict().tag(sync=True)
 
@@ -76,20 +84,22 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         tools: Sequence[Any] = (),
         approve: bool | Ask = True,
         suggestions: Sequence[str] = SUGGESTIONS,
+        name: str | None = None,
         **options: Any,
     ) -> None:
+        self._name = name
         self._port = _Port(self, llm, {"system": system, **options}, tools, approve)
         form = {
-            "settings": settings.picture(), "suggestions": list(suggestions),
+            "settings": settings.picture(), "suggestions": whole_json(list(suggestions)),
             "models": sorted({known.name for known in models.known()}),
         }  # fmt: skip
         super().__init__(state={"v": VERSION, "model": self.model, "turns": []}, form=form)
         self._pump = Pump(self._port, html.markdown)
         self._transcript = widget.Kept(
-            transcript.bundle(self._pump.turns, self.model, _docs_mode()),
-            f"llm-chat-{self.model_id}", tagged=not _docs_mode(),
+            self._bundle(), f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode()
         )  # fmt: skip
         self._cell: Any = None  # parent header of the cell that shows this chat
+        self._looked = False  # for an earlier conversation
         self.on_msg(self._on_message)
         widget.take_subshell_messages(self.comm)
         if messages:
@@ -140,6 +150,10 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
             self._transcript.show(update=True)
         return done
 
+    def resume(self) -> None:
+        """Go on from the conversation that the notebook holds, where the page offers that."""
+        self._pump.submit({"t": "resume"})
+
     def undo(self) -> None:
         """Forget the last question and its answer."""
         self._pump.submit({"t": "undo"})
@@ -151,7 +165,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the conversation as JSON, replies with their tokens included."""
         path = Path(path)
-        data = json.dumps(self._pump.turns.to_dict(), ensure_ascii=False, indent=1)
+        data = json.dumps(self._pump.to_dict(), ensure_ascii=False, indent=1)
         path.write_text(data, encoding="utf-8")
         return path
 
@@ -181,6 +195,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         view["text/plain"] = repr(self)
         self._cell = widget.running_cell()
         if not _docs_mode():
+            self._look_for_earlier()
             display(view, metadata=metadata, raw=True)
         self._transcript.show()
 
@@ -188,11 +203,36 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         if isinstance(content, Mapping):
             self._pump.submit(content)
 
+    def _look_for_earlier(self) -> None:
+        """Once, when the chat is first shown: does the notebook hold a conversation of it?"""
+        if self._looked or self.messages:
+            return
+        self._looked = True
+        cell = str((self._cell or {}).get("msg_id"))
+        before = Chat._shown_last
+        nth = before[1] + 1 if self._name is None and before[0] == cell else 0
+        if self._name is None:
+            Chat._shown_last = cell, nth
+        data = earlier.find(self._name, nth)
+        with contextlib.suppress(ValueError):  # a foreign one, or a damaged one
+            found = None if data is None else self._pump.offer(data)
+            if found is not None:
+                self._transcript.change(self._bundle(found))
+
+    def _bundle(self, offered: Earlier | None = None) -> dict[str, Any]:
+        """What the transcript shows. An earlier conversation stays there as long as it is offered:
+        whenever the notebook is saved, it is not lost."""
+        turns, model, about = self._pump.turns, self.model, self._pump.about
+        if offered is not None:
+            turns, model = offered.turns, offered.saved.model or self.model
+            about = {"settings": dict(offered.saved.settings)}
+        named = {} if self._name is None else {"name": self._name}
+        return transcript.bundle(turns, model, _docs_mode(), about | named)
+
     def _settle(self) -> None:
         """Write the settled state and the transcript. On the pump thread only."""
-        turns = self._pump.turns
-        self._transcript.change(transcript.bundle(turns, self.model, _docs_mode()))
-        self.state = {"v": VERSION, "model": self.model, "turns": turns.saved()}
+        self._transcript.change(self._bundle(self._pump.earlier))
+        self.state = {"v": VERSION, "model": self.model, "turns": self._pump.turns.saved()}
         if self._cell is not None:
             widget.speak_as(self._cell)
             self._transcript.show(update=True)

@@ -89,7 +89,8 @@ def chat(nb: Notebook, rest: str) -> Any:
     names = nb.shell.user_ns
     bound = nb.sampling(given) | lookup.constraint(names, given)
     tools = lookup.tools(names, given.tools or "")
-    return Chat(nb.name_of(given.model), system=nb.system_of(given), tools=tools, **bound)
+    llm, system = nb.name_of(given.model), nb.system_of(given)
+    return Chat(llm, system=system, tools=tools, name=given.chat, **bound)
 
 
 def bench(nb: Notebook, rest: str) -> Any:

@@ -29,7 +29,10 @@ class Outbox:
 
     def add(self, o: str, **values: Any) -> Op:
         """An operation of the kind `o`; see `apply` in chat.js for what each does."""
-        op = {"o": o, **values}
+        return self.ops({"o": o, **values})
+
+    def ops(self, op: Op) -> Op:
+        """An operation as it is."""
         self._ops.append(op)
         return op
 

@@ -13,13 +13,16 @@ prints would land in whichever cell runs now.
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from ..chat.reply import Fold, Reply
 from ..errors import RequestError
 from ..events import Message, ToolCall, ToolDone
-from . import settings, throughput
+from ..utf8 import whole_json
+from . import earlier, settings, throughput
 from .branches import choice, measured, prefix
+from .earlier import Earlier
 from .loop import Loop
 from .outbox import Op, Outbox
 from .phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
@@ -38,6 +41,8 @@ class Pump:
         self.turns = Turns(render)
         self.messages: tuple[Message, ...] = ()  # replaced as a whole: any thread may read it
         self.last: Reply | None = None
+        self.earlier: Earlier | None = None  # a conversation that is offered, until there is one
+        self._made: dict[str, Any] = {}  # settings that a person made
         self._port = port
         self._out = Outbox(port.post)
         after = (self._show_text, self._out.flush)
@@ -57,12 +62,29 @@ class Pump:
 
     def load(self, data: Any) -> None:
         """Replace the conversation by a saved one. ValueError if it cannot be read or one runs."""
-        fresh = Turns(self.turns.render)
-        fresh.load(data)  # checked here, so that the caller hears of it
+        found = Earlier.read(data, self.turns.render)  # here, so that the caller hears of it
         if not self._loop.idle:
             raise ValueError("an answer is being written: stop it first")
-        self.messages = fresh.messages()
-        self.submit({"t": "load", "turns": fresh})
+        self.messages = found.turns.messages()
+        self.submit({"t": "load", "earlier": found})
+
+    def offer(self, data: Any) -> Earlier | None:
+        """Offer a saved conversation to go on from, where nothing was said yet: it is returned
+        then. ValueError if it cannot be read."""
+        found = Earlier.read(data, self.turns.render)
+        if not found.turns.root.children or self.messages or not self._loop.idle:
+            return None
+        self.submit({"t": "offer", "earlier": found})
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that is known of the conversation as plain JSON, tokens included."""
+        return self.turns.to_dict() | {"model": self._port.name} | self.about
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is saved of a chat beside its turns."""
+        return {"settings": dict(self._made)} if self._made else {}
 
     def stop(self) -> None:
         """End the running answer soon. What has come so far stays."""
@@ -91,7 +113,7 @@ class Pump:
             case Question():
                 self._ask(item)
             case Mapping():
-                self._obey(item)
+                self._obey(whole_json(item))
 
     # ------------------------------------------------------------------ what a page asks
 
@@ -132,11 +154,21 @@ class Pump:
             case {"t": "restore"}:
                 self._change(self._restore)
             case {"t": "save"}:
-                self._out.add("file", data=self.turns.to_dict())
-            case {"t": "load", "turns": Turns() as turns}:
-                self._change(lambda: self.turns.take(turns))
+                self._out.add("file", data=self.to_dict())
+            case {"t": "load", "earlier": Earlier() as found}:
+                self._go_on_from(found)
             case {"t": "load", "data": data}:
-                self._change(lambda: self.turns.load(data))
+                self._go_on_from(Earlier.read(data, self.turns.render))
+            case {"t": "offer", "earlier": Earlier() as found}:
+                self._offer(found)
+            case {"t": "remembered", "turns": list(turns)}:
+                self._remembered(turns)
+            case {"t": "resume"} if self.earlier is not None:
+                self._go_on_from(self.earlier)
+            case {"t": "start anew"} if self.earlier is not None:
+                self._start_anew(self.earlier)
+            case {"t": "resume" | "start anew"}:
+                pass  # another view was faster
             case _:
                 self._out.notice("The page sent a message that this version does not know.")
 
@@ -146,6 +178,7 @@ class Pump:
             {"o": "path", "at": 0, "turns": turns},
             {"o": "settings", **self._set_values()},
             {"o": "kept", **self._port.transcript.told()},
+            self._offered(),
         ]
         ops += [self._context] if self._context else []
         ops += [{"o": "ask", **self._question.shown()}] if self._question else []
@@ -217,11 +250,16 @@ class Pump:
     def _set(self, name: str, value: Any) -> None:
         error = ""
         try:
-            self._port.set(name, settings.checked(name, value))
+            self._make(name, settings.checked(name, value))
         except RequestError as problem:
             error = str(problem)
         self._out.add("settings", **self._set_values(), name=name, error=error)
         self._settled()
+
+    def _make(self, name: str, value: Any) -> None:
+        self._port.set(name, value)
+        if name != "model":  # it may be a path or hold a key, and no file chooses who is asked
+            self._made[name] = value
 
     def _on_ledger(self) -> None:
         """On any thread: the notebook's ledger has grown."""
@@ -256,6 +294,46 @@ class Pump:
         if self._cleared is not None:
             self.turns.replace(self._cleared)
             self._cleared = None
+
+    # ------------------------------------------------------------------ an earlier conversation
+
+    def _go_on_from(self, found: Earlier) -> None:
+        def change() -> None:
+            self.turns.take(found.turns)
+            for name, value in found.saved.settings.items():
+                self._make(name, value)
+            self._out.add("settings", **self._set_values())
+
+        self._change(change)
+
+    def _offer(self, found: Earlier) -> None:
+        if not self.turns.root.children:
+            self.earlier = found
+            self._out.ops(self._offered())
+
+    def _remembered(self, turns: list[Any]) -> None:
+        """What the page has seen of this cell's chat before. It is as new as the saved notebook or
+        newer, but has less: only what the other one lacks counts."""
+        found = Earlier.read(turns, self.turns.render)
+        known = self.earlier is not None and self.earlier.holds(found)
+        if not known and not self.turns.root.children and found.turns.root.children:
+            self._offer(found)
+            self._settled()
+
+    def _offered(self) -> Op:
+        there = self.earlier is not None and not self.turns.root.children
+        return {"o": "offer", **(self.earlier.op() if there and self.earlier else earlier.NONE)}
+
+    def _start_anew(self, found: Earlier) -> None:
+        self.turns.take(found.turns)
+        self._cleared = self.turns.replace(Turn(0, "root"))
+        self._end_offer()
+        self._out.notice("The earlier conversation was put aside.", "restore")
+        self._settle()
+
+    def _end_offer(self) -> None:
+        self.earlier = None
+        self._out.ops(self._offered())
 
     def _stop(self) -> None:
         run = self._run
@@ -341,6 +419,7 @@ class Pump:
         if empty and (turn.error or run.stopping):
             self._withdraw(turn)
         else:
+            self.turns.at = datetime.now(UTC).isoformat(timespec="seconds")
             self._finish(turn, reply, run.stopping, run.extends)
             self._measure(reply, window)
             self._port.ledger.add(throughput.entry(measured(reply), "chat"))
@@ -392,6 +471,8 @@ class Pump:
         self._out.add("path", at=at, turns=[turn.picture() for turn in path[at:]])
 
     def _settle(self) -> None:
+        if self.earlier is not None and self.turns.root.children:
+            self._end_offer()
         self.messages = self.turns.messages()
         replies = [turn.reply for turn in self.turns.path() if turn.reply is not None]
         self.last = replies[-1] if replies else None

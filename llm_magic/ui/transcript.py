@@ -16,15 +16,17 @@ from . import facts, tooltrace
 from .turns import Turn, Turns
 
 VENDOR = "application/vnd.llm-magic.chat+json"
-MAX_DATA = 200_000  # characters of the conversation as data; a longer one is saved as HTML only
+MAX_DATA = 250_000  # characters of the conversation as data; a longer one is saved as HTML only
 _WHO = {"user": "You", "assistant": "Model"}
 _EDGE = {"user": "#8a8a8a", "assistant": "#1f77b4"}  # hex only: front ends strip variables
 
 
-def bundle(turns: Turns, model: str, steady: bool = False) -> dict[str, Any]:
+def bundle(
+    turns: Turns, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """text/plain, text/markdown, text/html and our own JSON of the turns.
 
-    steady: nothing that differs between two runs, and no JSON.
+    steady: nothing that differs between two runs, and no JSON. about: what else the JSON holds.
     """
     path = turns.path()
     out: dict[str, Any] = {
@@ -34,10 +36,19 @@ def bundle(turns: Turns, model: str, steady: bool = False) -> dict[str, Any]:
     }
     if steady:
         return out
-    data = turns.to_dict(replies=False)
-    if path and sum(len(turn["content"]) for turn in data["turns"]) <= MAX_DATA:
-        out[VENDOR] = data
+    data = _data(turns) if path else None
+    if data is not None:
+        out[VENDOR] = {**data, "model": model, **(about or {})}
     return out
+
+
+def _data(turns: Turns) -> dict[str, Any] | None:
+    """The conversation with as much of it as there is room for, or None."""
+    for how in ({}, {"versions": False}, {"versions": False, "replies": False}):
+        data = turns.to_dict(tokens=False, **how)
+        if len(json.dumps(data, ensure_ascii=False)) <= MAX_DATA:
+            return data
+    return None
 
 
 def read(path: Path) -> Any:
@@ -51,18 +62,24 @@ def read(path: Path) -> Any:
         raise ValueError(f"{path.name} is not JSON: {error}") from None
     if not (isinstance(data, Mapping) and "nbformat" in data):
         return data
-    found = list(_transcripts(data))
+    held = [output["data"] for _, found in outputs(data) for output in found]
+    found = [data[VENDOR] for data in held if VENDOR in data]
     if not found:
         raise ValueError(f"{path.name} holds no transcript of a chat")
     return found[-1]
 
 
-def _transcripts(notebook: Mapping[str, Any]) -> Iterator[Any]:
-    for cell in notebook.get("cells") or ():
-        for output in (cell.get("outputs") if isinstance(cell, Mapping) else None) or ():
-            data = output.get("data") if isinstance(output, Mapping) else None
-            if isinstance(data, Mapping) and VENDOR in data:
-                yield data[VENDOR]
+def outputs(notebook: Any) -> Iterator[tuple[Mapping[str, Any], list[Mapping[str, Any]]]]:
+    """The cells of a notebook, each with those of its outputs that hold data."""
+    for cell in _mappings(notebook.get("cells") if isinstance(notebook, Mapping) else None):
+        found = _mappings(cell.get("outputs"))
+        yield cell, [output for output in found if isinstance(output.get("data"), Mapping)]
+
+
+def _mappings(items: Any) -> Iterator[Mapping[str, Any]]:
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, Mapping):
+            yield item
 
 
 def title(turns: list[Turn], model: str) -> str:

@@ -1,14 +1,18 @@
 """The chat widget in a real kernel; the client plays the page: comm messages and displays."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .harness import Kernel, Message, kernel
+from .harness import Kernel, Message, Run, kernel
 
 pytestmark = pytest.mark.kernel
+
+VENDOR = "application/vnd.llm-magic.chat+json"
 
 SCRIPT = """
 import time
@@ -237,3 +241,179 @@ def test_a_load_that_builds_graphs_waits_for_the_running_cell_and_says_so() -> N
         assert run.stream() == "cell done\n"
         if not done(comm)(run.others):
             collect(running, done(comm), 200)
+
+
+# ------------------------------------------------------------------ a conversation of another day
+
+
+def run_as(found: Kernel, cell: str, code: str) -> Run:
+    """Run code as that cell of the notebook, as JupyterLab tells it."""
+    request = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+    message = found.client.session.msg("execute_request", request, metadata={"cellId": cell})
+    found.client.shell_channel.send(message)
+    return found.wait(str(message["header"]["msg_id"]))
+
+
+def saved(path: Path, runs: dict[str, Run]) -> None:
+    """Save the notebook as a front end does that shows these cells with their last outputs."""
+    cells = []
+    for cell, run in runs.items():
+        outputs = {}
+        for m in [*run.others, *run.frames]:
+            held = {"output_type": "display_data", "data": m.data}
+            outputs.pop(m.display_id, None)
+            outputs[m.display_id] = held | {"metadata": m.content.get("metadata", {})}
+        cells.append({"cell_type": "code", "id": cell, "source": "", "metadata": {},
+                      "execution_count": 1, "outputs": list(outputs.values())})  # fmt: skip
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+    path.write_text(json.dumps(book))
+
+
+def offer(found: Kernel, comm: str) -> dict[str, Any]:
+    """What a page that opens now is offered."""
+    click(found, comm, {"t": "hello", "view": "mine"})
+    answered = lambda seen: any(m.data.get("content", {}).get("to") == "mine" for m in seen)  # noqa: E731
+    told = ops(collect(found, answered), comm)
+    return next(op for op in reversed(told) if op["o"] == "offer")
+
+
+def comm_of(run: Run) -> str:
+    view = next(m for m in run.frames if "application/vnd.jupyter.widget-view+json" in m.data)
+    return str(view.data["application/vnd.jupyter.widget-view+json"]["model_id"])
+
+
+def test_a_chat_goes_on_from_what_the_notebook_holds(tmp_path: Path) -> None:
+    path = tmp_path / "talk.ipynb"
+    with kernel(JPY_SESSION_NAME=str(path)) as found:
+        found.run(SCRIPT).check()
+        run_as(found, "a", "chat").check()
+        run = run_as(found, "a", "chat.say('hello')\nassert chat.wait(20)\nchat")
+        assert offer(found, comm_of(run))["n"] == 0
+        saved(path, {"a": run, "b": found.run("1")})
+    held = path.read_text()
+    with kernel(JPY_SESSION_NAME=str(path)) as found:
+        found.run(SCRIPT).check()
+        assert offer(found, comm_of(run_as(found, "b", "llm_magic.Chat('m')")))["n"] == 0
+        run = run_as(found, "a", "chat").check()
+        there = offer(found, comm_of(run))
+        assert (there["n"], there["model"]) == (1, "scripted")
+        assert there["at"].startswith("20")
+        # Whenever it is saved now: nothing is lost before the first message.
+        saved(path, {"a": run})
+        kept, before = (
+            json.loads(text)["cells"][0]["outputs"][-1]["data"] for text in (path.read_text(), held)
+        )
+        assert kept[VENDOR]["turns"] == before[VENDOR]["turns"]
+        assert "1 turn" in kept["text/plain"]
+        assert found.value("len(chat.messages)") == 0
+        click(found, comm_of(run), {"t": "resume"})
+        collect(found, done(comm_of(run)))
+        found.run("chat.say('more')\nassert chat.wait(20)").check()
+        assert found.value("[m.text for m in chat.messages]") == [
+            "hello", "You said: hello", "more", "You said: more",
+        ]  # fmt: skip
+        assert found.value("chat.state['turns'][0][1]") == "hello"
+
+
+@pytest.mark.parametrize("text", ["{", "null", '{"cells": 3, "application/vnd.llm-magic.chat+json'])
+def test_a_damaged_notebook_does_not_keep_a_chat_from_being_shown(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "talk.ipynb"
+    path.write_text(text)
+    with kernel(JPY_SESSION_NAME=str(path)) as found:
+        found.run(SCRIPT).check()
+        run = run_as(found, "a", "chat").check()
+        assert offer(found, comm_of(run))["n"] == 0
+        assert run.stream("stderr") == ""
+        # VS Code names the notebook in a variable; a name is the same chat in any cell.
+        good = {"version": 1, "name": "plan", "turns": [{"role": "user", "content": "hi"}]}
+        output = {"output_type": "display_data", "metadata": {},
+                  "data": {VENDOR: good}}  # fmt: skip
+        other = tmp_path / "other.ipynb"
+        other.write_text(json.dumps({"nbformat": 4, "cells": [{"id": "z", "outputs": [output]}]}))
+        found.run(f"__vsc_ipynb_file__ = {str(other)!r}").check()
+        run = found.run("named = llm_magic.Chat('m', name='plan')\nnamed").check()
+        assert offer(found, comm_of(run))["n"] == 1
+        run = found.run("%load_ext llm_magic\n%llm chat --chat plan").check()
+        assert offer(found, comm_of(run))["n"] == 1
+
+
+FOREIGN = """
+import json
+from dataclasses import replace
+from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.errors import EngineError
+from llm_magic.events import CallDelta, Delta
+half = chr(0xd800)
+
+class Foreign(Scripted):  # a provider whose texts are not ours: ~ is half a character
+    def stream(self, request):
+        return Stream(super().stream(request))
+
+class Stream:
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        self.inner.close()
+    def __iter__(self):
+        return self
+    def __next__(self):
+        match next(self.inner):
+            case Delta() as e:
+                return replace(e, text=e.text.replace('~', half))
+            case CallDelta() as e:
+                return replace(e, arguments=e.arguments.replace('~', half))
+            case e:
+                return e
+
+def read(name: str) -> str:
+    "Read."
+    print('out' + half)
+    if name == 'fail':
+        raise ValueError('bad' + half)
+    return 'file' + half
+
+def speak(request):
+    last = request.prompt[-1]
+    if 'call' in last.text and last.role == 'user':
+        arguments = {'name': 'fail' if 'fail' in last.text else half}
+        call = json.dumps({'name': 'read', 'arguments': arguments})
+        return f'<tool_call>{call}</tool_call>'
+    if 'error' in last.text:
+        return EngineError('no' + half)
+    return '<think>hm~</think>so~'
+
+llm = LLM(Foreign(speak, syntax=SYNTAXES['hermes']))
+chat = llm_magic.Chat(llm, 'be' + half, tools=[read], approve=False)
+"""
+
+
+def test_half_a_character_from_anywhere_is_a_replacement_character(running: Kernel) -> None:
+    running.run(FOREIGN).check()
+    comm = open_comm(running)
+    shown = ""
+    for text in ("hi\ud800", "call", "call fail", "error"):
+        running.run(f"chat.say({text!a})\nassert chat.wait(20)").check()
+        shown = running.run("chat").check().final["text/html"]
+    for words in ("hi\ufffd", "so\ufffd", "hm\ufffd", "out\ufffd", "bad\ufffd", "file\ufffd"):
+        assert words in shown
+    assert "so\ufffd" in running.run("chat.last").check().messages[-2].data["text/plain"]
+    click(running, comm, {"t": "hello", "view": "mine"})
+    answered = lambda seen: any(m.data.get("content", {}).get("to") == "mine" for m in seen)  # noqa: E731
+    told = str(ops(collect(running, answered), comm))
+    assert told.count("so\ufffd") >= 3
+    assert "be\ufffd" in told  # the system prompt, in the form
+    run = running.run("chat.load([{'role': 'user', 'content': 'x' + half}])\nllm.chat('hi')")
+    assert run.check().stream("stderr") == ""
+    data = {"version": 1, "text": "a\ud800", "reasoning": "b\ud800", "model": "c\ud800"}
+    run = running.run(f"from llm_magic import Reply\nReply.from_dict({data!a})").check()
+    assert "a\ufffd" in run.messages[-2].data["text/plain"]
+    # A cell that fails says why.
+    run = running.run("llm.chat('error')")
+    error = next(m for m in run.messages if m.kind == "error")
+    assert "no\ufffd" in error.content["evalue"]

@@ -1,0 +1,411 @@
+"""What a chat that is shown anew goes on from: the conversation that the saved notebook holds."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llm_magic.chat.reply import Reply
+from llm_magic.ui import earlier, transcript
+from llm_magic.ui.earlier import Earlier, choose, find, notebook
+from llm_magic.ui.turns import Turns, plain
+
+from .test_chat_widget import Page, chat, say, until
+
+
+def talk(text: str, **more: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": text}, {"role": "assistant", "content": f"{text}!"}]
+    return {"version": 1, "turns": turns, **more}
+
+
+def cell(id: str, source: str, *talks: Any, tags: bool = True) -> dict[str, Any]:
+    """A cell with a transcript for each of these; None: of a chat in which nothing was said."""
+    outputs = []
+    for i, data in enumerate(talks):
+        tag = {"llm_magic": {"display": f"llm-chat-{id}{i}", "revision": 1}} if tags else {}
+        held = {"text/plain": ""} | ({} if data is None else {transcript.VENDOR: data})
+        outputs.append({"output_type": "display_data", "data": held, "metadata": tag})
+    return {"cell_type": "code", "id": id, "source": source, "outputs": outputs}
+
+
+def book(*cells: Any) -> dict[str, Any]:
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": list(cells)}
+
+
+# ------------------------------------------------------------------ where the notebook is
+
+
+def test_the_notebook_is_the_one_that_the_front_end_names(tmp_path: Path) -> None:
+    path = tmp_path / "n.ipynb"
+    path.write_text("{}")
+    assert notebook({"JPY_SESSION_NAME": str(path)}, {}) == path
+    assert notebook({}, {"__vsc_ipynb_file__": str(path)}) == path
+    other = tmp_path / "other.ipynb"
+    other.write_text("{}")
+    assert notebook({"JPY_SESSION_NAME": str(path)}, {"__vsc_ipynb_file__": str(other)}) == other
+
+
+@pytest.mark.parametrize(
+    "given", ["", "console-1", "missing.ipynb", ".", "\0.ipynb", "folder.ipynb", "text.txt"]
+)
+def test_no_notebook_where_none_can_be_known(tmp_path: Path, given: str) -> None:
+    (tmp_path / "folder.ipynb").mkdir()
+    (tmp_path / "text.txt").write_text("{}")
+    name = str(tmp_path / given) if given else ""
+    assert notebook({"JPY_SESSION_NAME": name}, {"__vsc_ipynb_file__": 3}) is None
+    assert notebook({}, {}) is None
+
+
+def test_a_huge_notebook_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "n.ipynb"
+    path.write_text(json.dumps(book(cell("a", "chat", talk("hi")))))
+    assert notebook({"JPY_SESSION_NAME": str(path)}, {}) == path
+    monkeypatch.setattr(earlier, "MAX_FILE", path.stat().st_size - 1)
+    assert notebook({"JPY_SESSION_NAME": str(path)}, {}) is None
+
+
+# ------------------------------------------------------------------ which conversation it is
+
+
+def said(data: Any) -> str | None:
+    return None if data is None else str(data["turns"][0]["content"])
+
+
+@pytest.mark.parametrize(
+    ("id", "source", "name", "nth", "found"),
+    [
+        ("a", "", None, 0, "one"),
+        ("a", "", None, 1, None),  # nothing was said in it
+        ("a", "", None, 2, "three"),
+        ("a", "", None, 3, None),
+        ("b", "", None, 0, None),  # the only one there has a name
+        ("a", "", "plan", 0, "planned"),  # in whichever cell
+        ("a", "", "other", 0, None),
+        ("gone", "%llm chat", None, 0, "magic"),  # the front end tells other ids than the file
+        ("gone", "same", None, 0, None),  # two cells have this source
+        ("gone", "", None, 0, None),
+        (None, None, None, 0, None),
+    ],
+)
+def test_the_conversation_is_that_of_the_same_cell_or_name(
+    id: Any, source: Any, name: str | None, nth: int, found: str | None
+) -> None:
+    data = book(
+        cell("a", "chats", talk("one"), None, talk("three")),
+        cell("b", "named", talk("planned", name="plan")),
+        cell("c", "%llm chat", talk("magic"), tags=False),
+        cell("d", "same", talk("first of two")),
+        cell("e", "same"),
+    )
+    assert said(choose(data, id, source, name, nth)) == found
+
+
+def test_a_chat_that_is_shown_twice_in_its_cell_is_one() -> None:
+    shown = cell("a", "chat", talk("old"), talk("other"))
+    again = {**shown["outputs"][0], "data": {transcript.VENDOR: talk("new")}}
+    shown["outputs"].append(again)
+    assert said(choose(book(shown), "a", "", None, 0)) == "new"
+    assert said(choose(book(shown), "a", "", None, 1)) == "other"
+
+
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> Path:
+    """A kernel that runs cell "a" of a notebook with this text."""
+    path = tmp_path / "n.ipynb"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    parent = {"metadata": {"cellId": "a"}, "content": {"code": "chat"}}
+    shell = SimpleNamespace(user_ns={}, get_parent=lambda: parent)
+    monkeypatch.setattr(earlier, "get_ipython", lambda: shell)
+    monkeypatch.setenv("JPY_SESSION_NAME", str(path))
+    return path
+
+
+def test_it_is_found_from_inside_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel(tmp_path, monkeypatch, json.dumps(book(cell("a", "chat", talk("hello")))))
+    assert said(find(None, 0)) == "hello"
+    monkeypatch.setattr(earlier, "get_ipython", lambda: None)
+    assert find(None, 0) is None
+
+
+GOOD = cell("a", "chat", talk("hello"))
+KEY = transcript.VENDOR
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", f'{{"{KEY}": ', "null", f'["{KEY}"]', f'"{KEY}"',
+        f"\xff\xfe{KEY}".encode("latin-1"),
+        "[" * 100_000 + KEY, '{"' + KEY + '": ' * 50_000,
+        json.dumps({"cells": {KEY: 1}}),
+        json.dumps({"cells": [KEY, None, 3, [], {"outputs": KEY}]}),
+        json.dumps(book({"id": "a", "outputs": [None, 3, {"data": None}, {"data": {KEY: None}}]})),
+        json.dumps(book({"id": "a", "source": 3, "outputs": [{"data": {KEY: {}}, "metadata": 3}]})),
+        json.dumps(book(GOOD, GOOD)),  # which of the two?
+    ],
+)  # fmt: skip
+def test_a_damaged_notebook_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes
+) -> None:
+    kernel(tmp_path, monkeypatch, text)
+    assert find(None, 0) is None
+    assert find("name", 0) is None
+
+
+def test_a_damaged_cell_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = {"id": [], "outputs": [{"data": {KEY: 3}, "metadata": {"llm_magic": []}}]}
+    kernel(tmp_path, monkeypatch, json.dumps(book(bad, GOOD, 3)))
+    assert said(find(None, 0)) == "hello"
+
+
+@pytest.mark.skipif("os.getuid() == 0", reason="root may read everything")
+def test_a_notebook_that_may_not_be_read_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel(tmp_path, monkeypatch, json.dumps(book(GOOD))).chmod(0)
+    assert find(None, 0) is None
+
+
+# ------------------------------------------------------------------ saved and loaded
+
+
+def test_versions_reasoning_and_settings_come_back() -> None:
+    count = iter(range(9))
+    pump, _ = chat(lambda request: f"<think>why</think>answer {next(count)}")
+    pump.submit({"t": "set", "name": "temperature", "value": "0.25"})
+    say(pump, "one")
+    say(pump, "two")
+    first, answer, _, _ = pump.turns.path()
+    pump.submit({"t": "regenerate", "id": pump.turns.path()[3].id})
+    assert pump.wait(20)
+    pump.submit({"t": "edit", "id": first.id, "text": "uno", "nonce": ""})
+    assert pump.wait(20)
+    pump.submit({"t": "branch", "id": pump.turns.path()[0].id, "index": 0})
+    until(lambda: len(pump.messages) == 4)
+    answer.note = "stopped"
+
+    bundle = transcript.bundle(pump.turns, "m", about=pump.about)
+    for data in (bundle[KEY], pump.to_dict()):
+        data = json.loads(json.dumps(data))
+        fresh, port = chat(["next"])
+        fresh.load(data)
+        until(lambda fresh=fresh: len(fresh.messages) == 4)
+        assert fresh.messages == pump.messages
+        assert fresh.messages[-1].reasoning == "why"
+        assert shape(fresh.turns) == shape(pump.turns)
+        assert port.values == {"temperature": 0.25}  # never the model: a file must not choose it
+        path = fresh.turns.path()
+        assert path[1].note == "stopped"
+        assert path[1].foot() == pump.turns.path()[1].foot()
+        say(fresh, "three")
+        assert fresh.turns.path()[-1].text == "next"
+        ids = [turn["id"] for turn in Page(port.posted).turns]
+        assert len(set(ids)) == len(ids) == 6
+        again, _ = chat(["x"])
+        again.load(fresh.to_dict())
+        assert shape(again.turns) == shape(fresh.turns) or again.wait(1)
+
+
+def shape(turns: Turns) -> Any:
+    def below(turn: Any) -> Any:
+        return [turn.message.text, turn.active, [below(child) for child in turn.children]]
+
+    return below(turns.root)
+
+
+def test_a_long_conversation_is_saved_without_what_makes_it_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = Turns()
+    user = turns.add(turns.root, "user", "question")
+    for n in range(4):
+        turns.answer(user, Reply(f"answer {n} " * 50, "thoughts " * 50))
+    whole = len(json.dumps(turns.to_dict(tokens=False)))
+
+    def held(room: int) -> Any:
+        monkeypatch.setattr(transcript, "MAX_DATA", room)
+        return transcript.bundle(turns, "m").get(KEY)
+
+    assert len(held(whole)["turns"][1]["others"]) == 3
+    assert "others" not in held(whole - 1)["turns"][1]
+    assert "thoughts" in str(held(whole // 2))
+    assert "thoughts" not in str(held(1000))
+    assert "answer 3" in str(held(1000))
+    assert held(100) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"reply": 3},
+        {"reply": {"version": 9}},
+        {"others": 3},
+        {"others": [3]},
+        {"others": [[]]},
+        {"others": [], "place": 1},
+        {"others": [[{"role": "user", "content": "x"}]], "place": -1},
+        {"others": [[{"role": "user", "content": "x"}]], "place": True},
+        {"others": [[{"role": "user", "content": "x", "others": [[]]}]]},
+        {"others": [[{"role": "x", "content": "x"}]]},
+    ],
+)
+def test_damaged_versions_change_nothing(row: Mapping[str, Any]) -> None:
+    turns = Turns()
+    turns.add(turns.root, "user", "kept")
+    with pytest.raises(ValueError, match=r"."):
+        turns.load({"version": 1, "turns": [{"role": "assistant", "content": "x", **row}]})
+    assert turns.path()[0].text == "kept"
+
+
+def test_versions_inside_of_versions_end_somewhere() -> None:
+    row: dict[str, Any] = {"role": "user", "content": "x"}
+    for depth in range(400):
+        other = [{"role": "user", "content": "z"}, row]
+        row = {"role": "user", "content": "x", "others": [other]}
+        if depth in (50, 399):
+            with pytest.raises(ValueError, match=r"too (many|deeply)"):
+                Turns().load({"version": 1, "turns": [row]})
+    many = {"role": "user", "content": "x"}
+    with pytest.raises(ValueError, match="too many"):
+        Turns().load({"version": 1, "turns": [many] * 20_001})
+    deep = Turns()
+    last = deep.root
+    for n in range(300):  # each version inside of one that is not shown: deeper than is saved
+        hidden, _ = (deep.add(last, "user", f"{text}{n}") for text in ("hidden", "shown"))
+        last = hidden
+    loaded = Turns()
+    loaded.load(deep.to_dict())
+    assert loaded.messages() == deep.messages()
+
+
+def test_the_model_that_was_chosen_on_the_page_is_not_saved() -> None:
+    pump, port = chat(["a"])
+    pump.submit({"t": "set", "name": "model", "value": "http://s3cret@elsewhere"})
+    pump.submit({"t": "set", "name": "top_k", "value": "4"})
+    until(lambda: len(port.values) == 2)
+    assert pump.about == {"settings": {"top_k": 4}}
+
+
+def test_settings_of_another_release_are_left_out() -> None:
+    pump, port = chat(["a"])
+    settings = {"temperature": 99, "top_k": 5, "new": 1, "model": "x", "system": ["no"]}
+    pump.load({**talk("hi"), "settings": settings})
+    until(lambda: len(pump.messages) == 2 and bool(port.values))
+    assert port.values == {"top_k": 5}
+    pump.load({**talk("ho"), "settings": 3, "at": 4, "model": None})
+
+
+# ------------------------------------------------------------------ the offer
+
+
+def offers(port: Any) -> list[Any]:
+    return [op for message in port.posted for op in message["ops"] if op["o"] == "offer"]
+
+
+def test_an_offer_is_taken_up() -> None:
+    pump, port = chat(["next"])
+    found = pump.offer({**talk("hello"), "model": "m", "at": "2026-01-02T03:04:05+00:00"})
+    assert found is not None
+    until(lambda: bool(offers(port)))
+    assert offers(port)[-1] | {"o": ""} == {
+        "o": "", "n": 1, "model": "m", "at": "2026-01-02T03:04:05+00:00",
+    }  # fmt: skip
+    assert pump.messages == ()
+    pump.submit({"t": "resume"})
+    until(lambda: len(pump.messages) == 2)
+    assert offers(port)[-1]["n"] == 0
+    assert pump.earlier is None
+    say(pump, "more")
+    assert [m.text for m in pump.messages] == ["hello", "hello!", "more", "next"]
+    pump.submit({"t": "resume"})  # of a second view, too late
+    pump.submit({"t": "hello", "view": "v"})
+    until(lambda: any("to" in message for message in port.posted))
+    assert len(pump.messages) == 4
+    assert Page(port.posted).notices == []
+
+
+def test_a_message_begins_anew_and_ends_the_offer() -> None:
+    pump, port = chat(["fresh"])
+    pump.offer(talk("hello"))
+    say(pump, "new")
+    assert [m.text for m in pump.messages] == ["new", "fresh"]
+    assert pump.earlier is None
+    assert offers(port)[-1]["n"] == 0
+
+
+def test_an_offer_outlives_a_message_that_failed_and_a_setting() -> None:
+    from llm_magic.errors import EngineError
+
+    pump, port = chat([EngineError("no luck"), "fresh"])
+    pump.offer(talk("hello"))
+    pump.submit({"t": "set", "name": "top_k", "value": 3})
+    say(pump, "new")
+    assert pump.earlier is not None
+    pump.submit({"t": "hello", "view": "v"})
+    until(lambda: any("to" in message for message in port.posted))
+    assert offers(port)[-1]["n"] == 1
+    pump.submit({"t": "resume"})
+    until(lambda: len(pump.messages) == 2)
+
+
+def test_start_anew_can_be_undone() -> None:
+    pump, port = chat(["next"])
+    pump.offer(talk("hello"))
+    pump.submit({"t": "start anew"})
+    until(lambda: pump.earlier is None)
+    until(lambda: bool(Page(port.posted).notices))
+    assert offers(port)[-1]["n"] == 0
+    pump.submit({"t": "restore"})
+    until(lambda: len(pump.messages) == 2)
+    say(pump, "more")
+    ids = [turn["id"] for turn in Page(port.posted).turns]
+    assert len(set(ids)) == len(ids) == 4
+
+
+def test_nothing_is_offered_to_a_chat_that_has_turns() -> None:
+    pump, port = chat(["a"])
+    say(pump, "one")
+    assert pump.offer(talk("hello")) is None
+    pump.submit({"t": "remembered", "turns": talk("hello")["turns"]})
+    pump.submit({"t": "undo"})
+    until(lambda: not pump.messages)
+    assert [op["n"] for op in offers(port) if op["n"]] == []
+    assert chat(["a"])[0].offer({"version": 1, "turns": []}) is None
+
+
+def test_what_the_page_remembers_counts_where_it_is_newer() -> None:
+    pump, port = chat(["a"])
+    data = talk("hello")
+    data["turns"][1]["reply"] = Reply("", "why").to_dict() | {"text": "hello!"}
+    pump.offer(data)
+    pump.submit({"t": "remembered", "turns": data["turns"]})  # the same: the notebook has more
+    pump.submit({"t": "remembered", "turns": data["turns"][1:]})
+    pump.submit({"t": "remembered", "turns": 3})
+    pump.submit({"t": "remembered", "turns": [3]})
+    until(lambda: len(Page(port.posted).notices) == 2)
+    assert pump.earlier is not None
+    assert pump.earlier.turns.path()[1].reply.reasoning == "why"
+    settles = port.settles
+    newer = [*data["turns"], {"role": "user", "content": "and"}]
+    pump.submit({"t": "remembered", "turns": newer})
+    until(lambda: port.settles > settles)
+    assert [text for _, text in pump.earlier.texts] == ["hello", "hello!", "and"]
+    assert offers(port)[-1]["n"] == 2
+
+
+def test_the_offered_conversation_stays_in_the_transcript() -> None:
+    from llm_magic.ui.chat import Chat
+
+    chat = Chat("m")
+    found = Earlier.read({**talk("hello"), "model": "old", "settings": {"top_k": 3}}, plain)
+    data = chat._bundle(found)[KEY]
+    assert (data["model"], data["settings"]) == ("old", {"top_k": 3})
+    assert Earlier.read(data, plain).texts == [("user", "hello"), ("assistant", "hello!")]
+    assert KEY not in chat._bundle()
+    assert Chat("m", name="plan")._bundle(found)[KEY]["name"] == "plan"
