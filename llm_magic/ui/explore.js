@@ -29,6 +29,7 @@ class Explorer {
     this.busy = false;
     this.gone = false; // the kernel is: nothing can be asked of it
     this.place = null; // the notebook's cell around this view
+    this.entering = false; // somebody wants into the card, which has nothing to choose yet
     this.saved = null; // the reply itself, for a view in a new kernel
     this.kept = new Kept(model, () => this.send({ t: "output", page: this.id }));
     this.build(el);
@@ -69,7 +70,7 @@ class Explorer {
       show: (pane, i) => this.tell(pane, i),
       hide: () => this.card.hide(),
       over: () => this.card.el.matches(":hover") || this.card.el.contains(document.activeElement),
-      enter: () => this.card.enter(),
+      enter: () => (this.entering = !this.card.enter()),
     };
     this.panes = [new Pane(hooks), new Pane(hooks)];
     this.panes[0].el.hidden = true;
@@ -82,6 +83,10 @@ class Explorer {
     this.progress = node("span", "lmx-soft lmx-progress");
     this.meter = node("progress", "lmx-meter", { max: 1, "aria-label": "Branch", hidden: true });
     this.settings = new BranchSettings(this.id, (name, value) => this.send({ t: "set", name, value }));
+    this.hiding = node("style"); // hides the static form, which says the same
+    this.form = button("lmx-button lmx-form", "Saved form", () => this.toggleForm(), {
+      "aria-pressed": "false", hidden: true, title: "What the notebook file keeps, without the kernel too",
+    });
     this.again = button("lmx-button lmx-again", "", () => this.resume(), { hidden: true });
     this.stop = button("lmx-button lmx-stop", "Stop", () => this.send({ t: "stop" }));
     this.bar = node("div", "lmx-head", {}, [
@@ -91,7 +96,7 @@ class Explorer {
     this.status = node("div", "lmx-status lmx-soft", { role: "status" });
     this.root = node("section", "lmx", { "aria-label": "Tokens of a reply" }, [
       this.bar, node("div", "lmx-panes", {}, this.panes.map((pane) => pane.el)),
-      this.legend(), this.settings.el, this.status, this.again, this.card.el,
+      this.legend(), this.settings.el, this.status, this.again, this.card.el, this.hiding,
     ]);
     keepKeys(this.root);
     this.root.addEventListener("keydown", (e) => this.key(e));
@@ -106,7 +111,7 @@ class Explorer {
       node("span", `lmx-step lmx-p${i}`, { textContent: floor < 0 ? "less" : `${floor * 100}%` }));
     const hint = "Point at a token, or Tab to the text and use the arrow keys; Enter reaches its alternatives.";
     return node("div", "lmx-legend lmx-soft", {}, ["probability from ", ...steps,
-      node("span", "lmx-hint", { textContent: hint })]);
+      node("span", "lmx-hint", { textContent: hint }), this.form]);
   }
 
   // -------------------------------------------------------------- data
@@ -232,6 +237,20 @@ class Explorer {
     this.draw();
   }
 
+  // -------------------------------------------------------------- the static form
+
+  hide(display) {
+    const form = `.llm-kept-${display}`;
+    this.hiding.textContent = `${form}{display:none}.jp-OutputArea-child:has(${form}){display:none}`;
+    this.form.hidden = false;
+  }
+
+  toggleForm() {
+    const shown = this.form.getAttribute("aria-pressed") !== "true";
+    this.form.setAttribute("aria-pressed", String(shown));
+    this.hiding.media = shown ? "not all" : "";
+  }
+
   // -------------------------------------------------------------- one token
 
   tell(pane, i) {
@@ -239,6 +258,7 @@ class Explorer {
     if (!row) return;
     if (this.pane && this.pane !== pane) this.pane.pinned = false;
     this.pane = pane;
+    this.entering = false;
     const why = this.gone ? GONE : this.busy ? "A branch is being written." : "";
     this.card.show(i, row, pane.spans[i], why);
   }
@@ -354,7 +374,7 @@ class Explorer {
       case "rows": return this.added(op);
       case "ready": return this.ready();
       case "settings": return this.settings.show(op);
-      case "kept": return this.kept.told(op);
+      case "kept": this.hide(op.display); return this.kept.told(op);
       case "output": return this.kept.renew(op);
       case "saved": this.saved = op.data; return undefined;
       case "open": return this.opened(op);
@@ -429,10 +449,11 @@ class Explorer {
   // A card that is open says what is known now.
   redraw() {
     const { open, i } = this.card;
-    const inside = this.card.el.contains(document.activeElement);
+    const focused = document.activeElement;
+    const inside = this.card.el.contains(focused) || (this.entering && focused === this.pane.spans[i]);
     this.draw();
     if (open && this.pane.rows[i]) this.tell(this.pane, i);
-    if (inside) this.card.enter();
+    if (inside) this.entering = !this.card.enter();
   }
 
   say(text, fault = false) {

@@ -25,7 +25,7 @@ from ..errors import NotLoadedError, RequestError
 from ..events import CallDelta, Delta, Prefill, Progress, Queued, Token
 from ..hub import hub
 from ..llm import LLM
-from . import branches, bundles, facts, html, logprobs, progress, settings, throughput, widget
+from . import branches, bundles, facts, logprobs, progress, settings, throughput, widget
 from .loop import Loop
 from .phases import describe
 from .reader import Reading, Told, begin
@@ -78,8 +78,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     llm: continues branches; None: the loaded model of the reply's name. kept: the display that
         shows the reply already and is renewed after each branch; without one the view keeps a
-        static form of its own below itself. look: how that is shown. options: of branches, as
-        `LLM.stream` takes them; unless given here or on the page, as the reply was made.
+        static form of its own below itself. Where the view is seen, that form is hidden. look: how
+        it is shown. options: of branches, as `LLM.stream` takes them; unless given here or on the
+        page, as the reply was made.
 
     A reply never changes: `explorer.reply` has the branches, and names of the notebook that hold
     the reply (`_llm`, `--out`, variables) hold that one then. The same object may be shown in
@@ -178,16 +179,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _static(self) -> bundles.Bundle:
         """The reply and its branches without a script."""
-        if not self._own:
-            return bundles.bundle(self._reply, self._look)
-        look = replace(self._look, format="text", heat=True)
-        data = bundles.bundle(self._reply, look)
-        if not look.docs:
-            n = len(self._reply.branches)
-            kept = f" · {n} branch{'es' * (n != 1)}" if n else ""
-            title = f"Saved form · {len(self._reply.tokens):,} tokens{kept}"
-            data["text/html"] = html.wrap(html.fold(title, data["text/html"]))
-        return data
+        own = replace(self._look, format="text", heat=True)
+        return bundles.bundle(self._reply, own if self._own else self._look)
 
     def _saved(self) -> dict[str, Any]:
         return {"v": VERSION, "model": self._named, "views": self._tree.saved()}

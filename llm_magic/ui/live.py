@@ -196,7 +196,7 @@ class CellScreen:
     def _send(self, data: dict[str, Any]) -> None:
         kept, update = self.kept, bool(self.kept.data)
         kept.change(data)
-        self._publish(data, kept.metadata, transient={"display_id": kept.id}, update=update)
+        self._publish(kept.data, kept.metadata, transient={"display_id": kept.id}, update=update)
 
     def say(self, fragment: bundles.Fragment) -> None:
         self._send(fragment._repr_mimebundle_())

@@ -205,7 +205,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
     )  # fmt: skip
     @argument("-f", "--format", choices=("markdown", "text", "code"), help="how to show the answer")
     @argument("--show", help="more sections, with commas between: prompt, tokens, stats")
-    @argument("--live", action="store_true", help="below, a live view: every token, and branches")
+    @argument("--live", action="store_true", help="show a live view: every token, and branches")
     @argument("-o", "--out", help="bind the Reply to this name (it is also in _llm)")
     @argument("-q", "--quiet", action="store_true", help="show nothing")
     def cell(self, line: str, cell: str) -> None:
@@ -296,7 +296,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
             return live.follow(stream, screen, self.keep)
 
     def _live(self, reply: Reply, llm: LLM, screen: live.Screen) -> None:
-        """The live view in a display of its own: without its kernel only the other one is left."""
+        """The live view in a display of its own, which hides the other one while it is there."""
         if not isinstance(screen, live.CellScreen):
             return
         from .explore import Explorer

@@ -96,6 +96,24 @@ def test_tokens_are_text_and_say_what_they_are(page: Notebook) -> None:
     assert text(view).locator(".lmx-line").count() == 2
 
 
+def test_what_the_view_shows_is_not_shown_once_more(page: Notebook) -> None:
+    view, form = view_of(page), page.output(1).first
+    shown = view.get_by_role("button", name="Saved form")
+    expect(shown).to_have_attribute("aria-pressed", "false")
+    expect(form).to_be_hidden()
+    choose(view, 1)
+    expect(form).to_contain_text("1 branch")  # a new form is hidden as the first one was
+    expect(form).to_be_hidden()
+    shown.click()
+    expect(form).to_be_visible()
+    expect(shown).to_have_attribute("aria-pressed", "true")
+    shown.click()
+    expect(form).to_be_hidden()
+    # Without the view it stands alone.
+    page.page.evaluate("document.querySelector('.lmx').remove()")
+    expect(form).to_be_visible()
+
+
 def test_pointing_opens_a_card_that_can_be_reached(page: Notebook) -> None:
     view = view_of(page)
     token(view, 3).hover()
@@ -270,6 +288,7 @@ def test_saved_notebook_stands_without_a_kernel(
     (lab.root / "foreign.ipynb").write_text(json.dumps(saved).replace("pwned", "PWNED"))
     foreign = lab.open(browser, "foreign.ipynb")
     output = foreign.output(1).first
+    expect(output).to_be_visible()
     expect(output).to_contain_text("Token probabilities")
     expect(output).to_contain_text("word29")
     assert foreign.page.evaluate("window.PWNED") is None
@@ -349,8 +368,9 @@ def test_a_reply_of_a_saved_notebook_is_read_only_without_its_model(
     expect(view.locator(".lmx-status")).to_have_text(why)
     expect(card(view)).to_contain_text(why)
     expect(tabs(view)).to_have_count(0)
-    # Its static form is a display of its own, folded.
-    expect(page.output(1).nth(1)).to_contain_text("Saved form · 12 tokens")
+    # Its static form is a display of its own.
+    expect(page.output(1).nth(1)).to_contain_text("12 tokens")
+    expect(page.output(1).nth(1)).to_be_hidden()
     page.close()
 
 
@@ -547,8 +567,8 @@ class Stage:
         """Let the kernel answer what was sent; messages of these numbers get lost."""
         for message in self.sent():
             self.explorer._on_message(None, message, None)
-        self.explorer.wait(5)
-        self.page.wait_for_timeout(100)
+        while self.explorer._loop._thread is not None:
+            self.page.wait_for_timeout(10)
         heard, self.heard[:] = self.heard[:], []
         for message in heard:
             if message["seq"] not in skipped:
@@ -568,6 +588,14 @@ def test_a_card_that_was_open_before_the_kernel_answered_is_filled(stage: Stage)
     stage.answer()
     expect(card(stage.view).locator(".lmx-choice")).to_have_count(5)
     expect(token(stage.view, 1)).to_be_focused()
+
+
+def test_who_went_into_the_card_before_the_kernel_answered_is_there_then(stage: Stage) -> None:
+    token(stage.view, 1).focus()
+    stage.page.keyboard.press("Enter")
+    expect(token(stage.view, 1)).to_be_focused()  # nothing to choose yet
+    stage.answer()
+    expect(card(stage.view).locator(".lmx-choice:not([aria-disabled])").first).to_be_focused()
 
 
 def test_a_page_that_missed_a_message_asks_for_everything(stage: Stage) -> None:

@@ -441,8 +441,7 @@ def test_the_static_form_has_every_branch() -> None:
     assert explorer.wait(5)
     until(lambda: explorer._loop._thread is None, "the pump thread stays")
     data = explorer._static()
-    assert "<details" in data["text/html"].split("Saved form")[0]
-    assert "6 tokens · 1 branch" in data["text/html"]
+    assert ">1 branch</summary>" in data["text/html"]
     assert "w11" in data["text/html"]
     assert len(bundles.from_output(data).branches) == 1
     assert "application/vnd.jupyter.widget-view+json" not in data
