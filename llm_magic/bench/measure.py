@@ -372,7 +372,7 @@ def _settings(threads: int, rounds: int, quick: bool) -> dict[str, str]:
 def _machine() -> dict[str, str]:
     from ..engine.device import cpu_features
 
-    wide = ("amx_int8", "avx512_vnni", "avx_vnni", "avx2", "asimddp")
+    wide = ("amx_bf16", "avx512_vnni", "avx_vnni", "avx2", "asimddp")
     return {
         "cpu": _cpu_name(),
         "cores": f"{os.cpu_count()} cores",

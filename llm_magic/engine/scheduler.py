@@ -42,6 +42,7 @@ from .sampling import Guide, Pick, Sampler, Summary, check
 T = TypeVar("T")
 
 STEP_SECONDS = 0.05  # aim for one step: cancels act, and running streams speak, this often
+ALONE = 4  # times that for a request that nobody runs beside: its weights are read less often
 MIN_CHUNK = 8
 MIN_SHARED = 16  # tokens of a common beginning that are worth waiting for and copying
 FIRST_CHUNK = 64  # rows of the first step of a model whose speed nobody knows yet
@@ -90,6 +91,7 @@ class _Run:
     times: list[float] = field(default_factory=list)
     drafts: Drafts | None = None  # from its first guess on
     draft: tuple[int, ...] = ()  # guesses in the step under way
+    bulk: bool = False  # the rows of its prompt go the way that is best for many
     guessed: int = 0  # drawn tokens that had been guessed
 
     @property
@@ -155,9 +157,11 @@ class Scheduler:
         self._parked: list[_Run] = []  # those that lost it because nobody read them
         self._working = False
         self._rows = {False: FIRST_CHUNK, True: FIRST_CHUNK}  # see _chunk
+        self._known: set[bool] = set()  # of which of these something has been measured
         self._costs = Costs()
         self._model: Model | None = None
         self._summarizer: Summarizer | None = None  # the model's forward pass, if it can
+        self._bulk = 0  # its `bulk_rows`
         self._slots: Slots | None = None
         self.ready: Future[Model] = Future()
         self._thread = threading.Thread(target=self._main, name="llm_magic engine", daemon=True)
@@ -292,6 +296,7 @@ class Scheduler:
             if hasattr(forward, "summarize") and forward.n_vocab == model.n_vocab:
                 # Of a padded output matrix the sums would count rows without a token.
                 self._summarizer = cast(Summarizer, forward)
+            self._bulk = getattr(forward, "bulk_rows", 0)
             del forward
         except BaseException as e:
             self._closed = True
@@ -438,7 +443,10 @@ class Scheduler:
         if not prompts:
             return batch
         collects = any(r.job.collect is not None for r in prompts)
-        room = min(most, max(self._chunk(collects), len(batch) + MIN_CHUNK)) - len(batch)
+        aim = self._chunk(collects)
+        if collects in self._known and len(self._all()) == 1:
+            aim *= ALONE
+        room = min(most, max(aim, len(batch) + MIN_CHUNK)) - len(batch)
         more = self._model.forward.max_wanted - len(batch) - len(prompts)  # each may want one row
         for i, run in enumerate(sorted(prompts, key=lambda r: len(r.ids) - r.done)):
             share = max(1, room // (len(prompts) - i)) if room > 0 else 0
@@ -530,6 +538,7 @@ class Scheduler:
         if 2 * n >= rows or seconds > STEP_SECONDS:
             fit = n * STEP_SECONDS / max(seconds, 1e-6)
             self._rows[collects] = max(MIN_CHUNK, int(min((rows + fit) / 2, 2 * rows, most)))
+            self._known.add(collects)
 
     def _step(self, batch: list[tuple[_Run, int]]) -> None:
         assert self._model is not None
@@ -537,11 +546,17 @@ class Scheduler:
         n = sum(count + len(run.draft) for run, count in batch)
         tokens, slots = np.empty(n, np.int32), np.empty(n, np.int32)
         positions = np.empty(n, np.int32)
+        bulk = np.zeros(n, np.bool_)
         want: list[int] = []
         row = 0
         for run, count in batch:
             assert run.slot is not None
             end = row + count + len(run.draft)
+            if self._bulk:
+                # Decided where a prompt begins, so that it does not depend on how it is cut. Its
+                # last token goes as those behind it do: asked for again, it is all there is to do.
+                run.bulk = run.bulk or len(run.ids) - run.done > self._bulk
+                bulk[row : row + count - (run.done + count == len(run.ids))] = run.bulk
             tokens[row:end] = (*run.ids[run.done : run.done + count], *run.draft)
             slots[row:end] = run.slot.index
             positions[row:end] = np.arange(run.done, run.done + end - row)
@@ -553,8 +568,8 @@ class Scheduler:
         began, top = time.perf_counter(), self._top(batch, len(want))
         rows = (tokens, slots, positions, np.array(want, np.int32))
         try:
-            if top and self._summarizer is not None:
-                logits = self._summarizer.step(*rows, top)
+            if top or self._bulk:
+                logits = cast(Summarizer, forward).step(*rows, top, bulk if self._bulk else None)
             else:
                 logits = forward.step(*rows)
         except Exception as e:

@@ -44,6 +44,17 @@ def toy(toy_path):
 # ----------------------------------------------------------------------------- behaviour (toy)
 
 
+def test_status_counts_what_the_cache_holds_and_saves(toy):
+    toy.complete("hello world", max_tokens=4)
+    before = toy.status()
+    toy.complete("hello world", max_tokens=4)
+    after = toy.status()
+    assert after.cache_hits > before.cache_hits
+    assert after.cached_bytes > 0
+    assert after.cached_bytes % after.cached_tokens == 0
+    assert f"{after.threads} thread" in after.compute
+
+
 def test_the_same_file_is_loaded_once_and_asking_for_more_grows_it(toy, toy_path):
     assert llm_magic.load(str(toy_path)) is toy
     before = toy.status()

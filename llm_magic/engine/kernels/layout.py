@@ -63,7 +63,7 @@ VECTORS = {
 LAYER = np.dtype(
     [(m, MAT) for m in MATRICES] + [(v, "i8") for v in VECTORS] + [("rope", "i4"), ("window", "i4")]
 )
-ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad", "i4")])
+ACTS = np.dtype([(a, "i8") for a in "qsfb"] + [("blocks", "i4"), ("pad", "i4")])
 SIZES = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
 COUNTS = (*SIZES, "gelu", "n_ropes", "max_rows", "max_parts")
 REALS = ("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap", "pad")
@@ -240,7 +240,7 @@ class _Builder:
             a = m[name]
             a["blocks"] = blocks
             a["q"], a["s"] = out.scratch(n * blocks * 64), out.scratch(n * blocks * 16)
-            a["f"] = out.scratch(n * blocks * 32 * f32)
+            a["f"], a["b"] = out.scratch(n * blocks * 32 * f32), out.scratch(n * blocks * 128)
 
 
 def lay_out(config: Config, tensors: Mapping[str, TensorInfo], read: Read, max_rows: int) -> Layout:

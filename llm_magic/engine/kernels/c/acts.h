@@ -6,6 +6,8 @@
 //      32 int16 in the order 0 2 1 3 of every four, which is how 8-bit weights split into pairs
 //   s: [panel][block][R] of scale_t
 //   f: [panel][input][R] float32, filled only where a matrix with float weights follows
+//   b: [panel][block][high, low][16][32] bfloat16, of panels that tile registers take (tiles.h):
+//      these have no q and s
 
 typedef struct {
   float d;     // value of one unit
@@ -18,12 +20,12 @@ typedef struct {
   u8 *q;
   scale_t *s;
   float *f;
+  u16 *b;
   int blocks;  // of 32 inputs
 } acts_t;
 
 #define RANGE 32639.f  // 127 * 256 + 127: both parts fit a signed byte
 
-INLINE int panel_rows(int n, int panel) { return MIN(MR, n - panel * MR); }
 INLINE u8 *panel_q(const acts_t *a, int panel) { return a->q + (i64)panel * MR * a->blocks * 64; }
 INLINE scale_t *panel_s(const acts_t *a, int panel) { return a->s + (i64)panel * MR * a->blocks; }
 INLINE float *panel_f(const acts_t *a, int panel) {
@@ -52,9 +54,8 @@ INLINE void pack_block(vf x0, vf x1, float d, float inv, u8 *q, scale_t *s) {
 }
 
 // One block of all R rows of a panel, x: [R][32]: the rows' maxima and quotients do not wait for
-// each other. floats: a matrix with float weights will read them, too.
-INLINE void put_blocks(const acts_t *a, int panel, int R, int block, const float *x,
-                       int floats) {
+// each other.
+INLINE void put_blocks(const acts_t *a, int panel, int R, int block, const float *x) {
   u8 *q = panel_q(a, panel) + (i64)block * R * 64;
   scale_t *s = panel_s(a, panel) + (i64)block * R;
   float top[16];
@@ -65,9 +66,9 @@ INLINE void put_blocks(const acts_t *a, int panel, int R, int block, const float
   st(ds, d), st(invs, inv);
   for (int r = 0; r < R; r++)
     pack_block(ld(x + r * 32), ld(x + r * 32 + 16), ds[r], invs[r], q + r * 64, s + r);
-  if (floats) {
-    float *f = panel_f(a, panel) + (i64)block * 32 * R;
-    for (int r = 0; r < R; r++)
-      for (int i = 0; i < 32; i++) f[i * R + r] = x[r * 32 + i];
-  }
+}
+INLINE void put_floats(const acts_t *a, int panel, int R, int block, const float *x) {
+  float *f = panel_f(a, panel) + (i64)block * 32 * R;
+  for (int r = 0; r < R; r++)
+    for (int i = 0; i < 32; i++) f[i * R + r] = x[r * 32 + i];
 }

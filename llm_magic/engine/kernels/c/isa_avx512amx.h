@@ -1,33 +1,28 @@
-// AVX-512 with VNNI, and AMX for a dozen rows and more: a tile register holds 16 rows of 64 bytes.
+// AVX-512 with VNNI, and AMX in bfloat16 for rows in bulk: 16 rows of 64 bytes fill a tile register.
 #include "isa_avx512vnni.h"
 
 #undef MR
-#define MR 16          // a panel fills the rows of a tile register
-#define VR 8           // rows of a pass by vector instructions
-#define TILE_ROWS 12   // from so many rows on tile registers are faster
-#define TILE_PANELS 8  // panels that share the work of spreading weights to bytes
+#define MR 16    // a panel fills the rows of a tile register
+#define VR 8     // rows of a pass by vector registers
+#define TILES 1
+
+typedef u32 mu __attribute__((vector_size(4 * V)));
 
 // Numbers of tile registers are part of the instructions: macros, not functions. Tests on CPUs
 // without AMX define these themselves, by loops.
 #ifndef TILE_DOT
 #define TILE_REGISTERS
 #define TILE_ZERO(t) _tile_zero(t)
-#define TILE_LOAD(t, p, stride) _tile_loadd(t, p, stride)
-#define TILE_DOT(sum, rows, weights) _tile_dpbssd(sum, rows, weights)
+#define TILE_LOAD(t, p) _tile_loadd(t, p, 64)
+#define TILE_DOT(sum, rows, weights) _tile_dpbf16ps(sum, rows, weights)
 #define TILE_STORE(t, p) _tile_stored(t, p, 64)
 
-// Sums: 0 to 3, [16 rows][16 outputs] int32. Rows: 4 and 5, [16][32] bytes. Weights: 6 and 7,
-// [8 groups][16 outputs][4 inputs] bytes, which is how the blocks of weights.h lie.
 INLINE void tiles_on(void) {
   struct { u8 palette, start, none[14]; u16 row_bytes[16]; u8 rows[16]; } c
       __attribute__((aligned(64)));
   for (int i = 0; i < 14; i++) c.none[i] = 0;
-  for (int i = 0; i < 16; i++) c.row_bytes[i] = 0, c.rows[i] = 0;
+  for (int i = 0; i < 16; i++) c.row_bytes[i] = i < 8 ? 64 : 0, c.rows[i] = i < 8 ? 16 : 0;
   c.palette = 1, c.start = 0;
-  for (int i = 0; i < 8; i++) {
-    c.row_bytes[i] = i == 4 || i == 5 ? 32 : 64;
-    c.rows[i] = i >= 6 ? 8 : 16;
-  }
   _tile_loadconfig(&c);
 }
 // A thread that keeps tiles in use has 8 KB more to save at every switch.
