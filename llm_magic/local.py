@@ -46,9 +46,10 @@ TEXT_CACHE = 65536  # token texts kept as bytes
 class Status:
     """What a loaded model is and how busy it is.
 
-    path: of the GGUF file. ctx: tokens per slot. cached_tokens: in all slots. queued, running:
-    requests. memory_bytes: weights and KV cache really allocated. compute: the path that evaluates
-    the model.
+    path: of the GGUF file. ctx: tokens per slot. cached_tokens, cached_bytes: in all slots. queued,
+    running: requests. memory_bytes: weights and KV cache really allocated. compute: the path that
+    evaluates the model. cache_hits, cache_misses: prompt tokens that were found in the cache, and
+    those that had to be evaluated.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Status:
     ctx: int
     slots: int
     cached_tokens: int
+    cached_bytes: int
     queued: int
     running: int
     memory_bytes: int
@@ -152,6 +154,7 @@ class Local:
         engine = self._engine
         slots = engine.scheduler.slots
         model = engine.loaded()
+        cached = slots.cached_tokens if slots else 0
         return Status(
             model=self.model,
             path=str(self.path),
@@ -160,7 +163,8 @@ class Local:
             threads=model.threads,
             ctx=model.forward.n_ctx,
             slots=model.forward.n_slots,
-            cached_tokens=slots.cached_tokens if slots else 0,
+            cached_tokens=cached,
+            cached_bytes=cached * model.forward.position_bytes,
             queued=engine.scheduler.queued,
             running=engine.scheduler.running,
             memory_bytes=model.forward.memory_bytes,

@@ -112,7 +112,10 @@ def fold(summary: str, body: str, *, opened: bool = False) -> str:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()
 ) -> str:
-    """A plain table of HTML cells. `numbers`: columns that are right-aligned."""
+    """A plain table of HTML cells. `numbers`: columns that are right-aligned.
+
+    It has a box to scroll in where a page is narrow: notebooks would cut it.
+    """
 
     def line(tag: str, cells: Sequence[str]) -> str:
         right = ' style="text-align:right"'
@@ -121,11 +124,11 @@ def table(
         )
 
     return (
-        '<table style="font-size:12px;margin:4px 0"><thead>'
+        '<div style="overflow-x:auto"><table style="font-size:12px;margin:4px 0"><thead>'
         + line("th", head)
         + "</tr></thead><tbody>"
         + "".join(line("td", row) + "</tr>" for row in rows)
-        + "</tbody></table>"
+        + "</tbody></table></div>"
     )
 
 

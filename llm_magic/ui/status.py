@@ -5,7 +5,7 @@ know options or shells.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import models as files
@@ -13,14 +13,15 @@ from ..llm import LLM
 from . import html
 from .bundles import Fragment
 
-# Fields of a provider's status in this order, with the words for people; others are left out.
+# What there is to say of a provider in this order, with the words for people.
 _FIELDS = {
     "model": "model",
     "device": "device",
-    "threads": "threads",
+    "compute": "compute",
     "ctx": "context",
     "slots": "slots",
-    "cached_tokens": "cached tokens",
+    "cache": "cache",
+    "reuse": "from the cache",
     "running": "running",
     "queued": "queued",
     "memory_bytes": "memory",
@@ -53,19 +54,14 @@ def overview(
 
 
 def table(loaded: Sequence[LLM], model: str) -> Fragment:
-    """One row per loaded model."""
+    """One column per loaded model."""
     if not loaded:
         return note(f"no model is loaded; the first cell loads {model}")
     states = [_state(llm) for llm in loaded]
-    columns = [f for f in _FIELDS if any(f in s for s in states)]
-    rows = [[s.get(f, "") for f in columns] for s in states]
-    head = [_FIELDS[f] for f in columns]
-    numbers = range(2, len(columns))
-    plain = "\n".join(
-        " · ".join(f"{h} {cell}" for h, cell in zip(head, row, strict=True) if cell) for row in rows
-    )
-    cells = [[html.text(cell) for cell in row] for row in rows]
-    return Fragment(html.table(head, cells, numbers=numbers), plain)
+    fields = [f for f in _FIELDS if any(f in s for s in states)]
+    plain = "\n".join(" · ".join(f"{_FIELDS[f]} {s[f]}" for f in fields if f in s) for s in states)
+    head, *rows = [[_FIELDS[f], *(html.text(s.get(f, "")) for s in states)] for f in fields]
+    return Fragment(html.table(head, rows), plain)
 
 
 def _state(llm: LLM) -> dict[str, str]:
@@ -73,9 +69,21 @@ def _state(llm: LLM) -> dict[str, str]:
         status = llm.status()
     except Exception as e:  # a table of several models must not fail with one of them
         return {"model": f"{llm.model} ({type(e).__name__}: {e})"}
-    fields = dataclasses.asdict(status) if dataclasses.is_dataclass(status) else {}  # type: ignore[arg-type]
-    values = {name: fields[name] for name in _FIELDS if fields.get(name) is not None}
-    return {name: _words(name, value) for name, value in values.items()} | {"model": llm.model}
+    known = dataclasses.asdict(status) if dataclasses.is_dataclass(status) else {}  # type: ignore[arg-type]
+    known |= {"model": llm.model} | _cache(known)
+    return {name: _words(name, value) for name, value in known.items() if value is not None}
+
+
+def _cache(known: Mapping[str, Any]) -> dict[str, str]:
+    """What the prefix cache holds, and what it has saved so far."""
+    names = ("cached_tokens", "cached_bytes", "cache_hits", "cache_misses")
+    if any(name not in known for name in names):
+        return {}
+    tokens, size, hits, misses = (known[name] for name in names)
+    found = {"cache": f"{tokens:,} tokens, {size / 1e6:,.1f} MB"}
+    if asked := hits + misses:
+        found["reuse"] = f"{hits:,} of {asked:,} prompt tokens ({hits / asked:.0%})"
+    return found
 
 
 def _words(name: str, value: Any) -> str:
@@ -84,13 +92,16 @@ def _words(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+_LOADED = {"ctx": "context", "slots": "slots", "threads": "threads"}
+
+
 def loaded(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
     """What a load ended with."""
     state = _state(llm)
     parts = [f"{state['model']} is loaded"]
-    parts += [f"{_FIELDS[f]} {state[f]}" for f in ("ctx", "slots", "threads") if f in state]
+    parts += [f"{name} {state[f]}" for f, name in _LOADED.items() if f in state]
     if not steady:
-        parts += [f"{_FIELDS[f]} {state[f]}" for f in ("memory_bytes",) if f in state]
+        parts += [f"memory {state['memory_bytes']}"] if "memory_bytes" in state else []
         parts.append(f"{seconds:.1f} s")
     return note(" · ".join(parts))
 

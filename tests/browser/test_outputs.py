@@ -258,6 +258,27 @@ def test_axe_finds_no_serious_fault_in_outputs(lab: Jupyter, browser: Browser, d
     assert found == []
 
 
+def test_a_table_scrolls_in_its_own_box_on_a_narrow_page(lab: Jupyter, browser: Browser) -> None:
+    lab.write("narrow.ipynb", [SETUP, "%%llm -n 9\nGo", "%llm stats", "%llm models"])
+    notebook = lab.open(browser, "narrow.ipynb")
+    for i in range(4):
+        notebook.run(i)
+    notebook.page.set_viewport_size({"width": 480, "height": 900})
+    for i in (2, 3):
+        widths = notebook.output(i).first.evaluate(
+            """(output) => [output, output.querySelector("table").parentElement].map(
+                (el) => el.scrollWidth - el.clientWidth)"""
+        )
+        assert widths[0] == 0  # what stands beside the table stays in sight
+        assert widths[1] > 0
+        last = notebook.output(i).get_by_role("columnheader").last
+        first = notebook.output(i).get_by_role("columnheader").first
+        last.scroll_into_view_if_needed()
+        expect(first).not_to_be_in_viewport()
+        expect(last).to_be_in_viewport(ratio=0.3)
+    notebook.close()
+
+
 def test_static_files_hold_what_the_page_shows(tmp_path: Path) -> None:
     """Every form in the bundle is plain JSON: a notebook file can hold it."""
     data = bundles.bundle(hostile(), bundles.Look())

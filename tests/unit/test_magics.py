@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from llm_magic.errors import InterpolationError, NotLoadedError
 from llm_magic.events import Message
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
+from llm_magic.local import Status
 from llm_magic.ui import extension, options
 from llm_magic.ui.interpolate import as_text
 from llm_magic.ui.views import VENDOR
@@ -291,6 +293,26 @@ def test_status_models_and_overview(shell: InteractiveShell, script: Scripted) -
         output = command(shell, line)
         assert words in output["text/plain"]
         assert "text/html" in output
+
+
+def test_status_says_what_computes_and_what_the_cache_has_saved(
+    shell: InteractiveShell, script: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Status(
+        model="scripted", path="/home/me/x.gguf", device="CPU", compute="AVX-512 VNNI, 2 threads",
+        threads=2, ctx=4096, slots=4, cached_tokens=1_104, cached_bytes=25_600_000, queued=0,
+        running=1, memory_bytes=100_000_000, cache_hits=300, cache_misses=900,
+    )  # fmt: skip
+    monkeypatch.setattr(script, "status", lambda: known)
+    output = command(shell, "status")
+    for text in (output["text/plain"], output["text/html"]):
+        assert "AVX-512 VNNI, 2 threads" in text
+        assert "1,104 tokens, 25.6 MB" in text
+        assert "300 of 1,200 prompt tokens (25%)" in text
+        assert "/home" not in text
+    fresh = replace(known, cache_hits=0, cache_misses=0)
+    monkeypatch.setattr(script, "status", lambda: fresh)
+    assert "from the cache" not in command(shell, "status")["text/plain"]
 
 
 def test_load_makes_a_model_the_one_in_use(shell: InteractiveShell, script: Scripted) -> None:
