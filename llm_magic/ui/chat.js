@@ -133,6 +133,15 @@ class ChatView {
     if (open) this.tell({ t: "ledger" });
   }
 
+  // Close the panel that the focus is in, and go back to its button. False where it is in none.
+  closePanel(at) {
+    const panels = [[this.gear, this.settings.el], [this.stats, this.ledger.el]];
+    const [button] = panels.find(([button, el]) => !el.hidden && (el.contains(at) || at === button)) ?? [];
+    button?.click();
+    button?.focus();
+    return Boolean(button);
+  }
+
   showName(name) {
     this.name.textContent = name;
     this.name.title = name;
@@ -313,6 +322,7 @@ class ChatView {
     event.stopPropagation();
     const combined = event.ctrlKey || event.metaKey;
     if (combined && !EDITING.has(event.key.toLowerCase())) forward(this.root, event);
+    else if (event.key === "Escape" && this.closePanel(event.target)) event.preventDefault();
     else if (event.key === "Escape" && this.phase.name !== "idle") this.tell({ t: "stop" });
     else if (event.target === this.input) this.inputKey(event);
     else if (this.tools.contains(event.target)) this.toolKey(event);

@@ -395,6 +395,29 @@ def test_settings_have_a_default_and_reach_the_request(show: Open) -> None:
     expect(notebook.output(1)).to_have_text("0.7 Be brief.")
 
 
+@pytest.mark.parametrize(
+    ("button", "panel"), [("Settings", "Settings"), ("Ledger of this notebook",) * 2]
+)
+def test_escape_closes_the_panel_that_the_focus_is_in(show: Open, button: str, panel: str) -> None:
+    chat = ChatPage(show("chat = llm_magic.Chat(llm)\nchat"))
+    opener, region = chat.button(button), chat.root.get_by_role("region", name=panel)
+    for inside in (True, False):
+        opener.click()
+        expect(region).to_be_visible()
+        (region.locator("input").first if inside and panel == "Settings" else region).focus()
+        if not inside:
+            opener.focus()
+        chat.page.keyboard.press("Escape")
+        expect(region).to_be_hidden()
+        expect(opener).to_be_focused()
+        expect(opener).to_have_attribute("aria-expanded", "false")
+    # Elsewhere it leaves the panel alone.
+    opener.click()
+    chat.input.focus()
+    chat.page.keyboard.press("Escape")
+    expect(region).to_be_visible()
+
+
 def test_the_ledger_of_the_notebook_grows_while_an_answer_is_written(show: Open) -> None:
     ask = "%load_ext llm_magic\nfrom llm_magic.hub import hub\nhub.add('fake', llm)"
     ask += "\nhub.default = 'fake'"
