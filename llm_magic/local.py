@@ -238,7 +238,7 @@ class Local:
         def render(messages: tuple[Message, ...]) -> _Prompt:
             r = self.render(replace(request, prompt=messages))
             ids = tokenizer.encode(r.text, special=True, mark=r.mark)
-            return _Prompt(r.plain, tuple(tokenizer.with_bos(ids)), r.in_reasoning, True)
+            return _Prompt(r.plain, tuple(tokenizer.with_bos(ids)), r.in_reasoning, messages)
 
         messages = cast("tuple[Message, ...]", request.prompt)
         whole = render(messages)
@@ -267,7 +267,8 @@ class Local:
         if bound:
             # It ends where the constraint says, not before and not after.
             sampling = replace(sampling, min_tokens=None, stop=None)
-        fold = Fold(self.model, prompt.text, prompt.ids, sampling)
+        asked = replace(request, prompt=prompt.messages).asked
+        fold = Fold(self.model, prompt.text, prompt.ids, sampling, *asked)
         stops = sampling.stop or ()
         if not bound and prompt.is_chat:
             stops = (*stops, *self.template.stops)
@@ -502,9 +503,16 @@ def _constrainer(engine: "Engine") -> "Constrainer":
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A prompt as the model gets it. in_reasoning: it ends inside the reasoning part."""
+    """A prompt as the model gets it.
+
+    in_reasoning: it ends inside the reasoning part. messages: those that were rendered.
+    """
 
     text: str
     ids: tuple[int, ...]
     in_reasoning: bool = False
-    is_chat: bool = False
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def is_chat(self) -> bool:
+        return bool(self.messages)

@@ -6,7 +6,7 @@ remote endpoint and the scripted fake all implement `Provider`; nothing above th
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from .events import Constraint, Event, Message, Piece, Sampling, Token, ToolSpec
 
@@ -43,6 +43,14 @@ class Request:
     guess: bool = True
     trim: bool = False
     tool_syntax: str | None = None
+
+    @property
+    def asked(self) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
+        """The messages and the tools that they offer; both () where the prompt is text or ids."""
+        if not (self.prompt and isinstance(self.prompt[0], Message)):
+            return (), ()
+        messages = cast("tuple[Message, ...]", self.prompt)
+        return messages, self.tools if self.tool_choice != "none" else ()
 
 
 @runtime_checkable

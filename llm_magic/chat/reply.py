@@ -30,6 +30,7 @@ from ..events import (
     ToolCall,
     ToolDone,
     ToolRecord,
+    ToolSpec,
     Usage,
     mend,
 )
@@ -60,6 +61,7 @@ class Reply:
     text: the answer. reasoning: the model's thinking, "" if none. calls: tool calls of the last
     round. tokens: the kept tokens in order (answer, reasoning and calls). prompt: the text that the
     model was given, template included; None when unknown. prompt_ids: the same as token ids.
+    messages, tools: what was asked before the template, and what was offered; () when unknown.
     kinds: for each token the stream it belongs to ("answer", "reasoning" or "call").
     parsed: the Python value of constrained output; None when it was cut (see finish_reason).
     trace: one record per tool call of all rounds; `reply.trace()` shows them.
@@ -77,6 +79,8 @@ class Reply:
     model: str = ""
     prompt: str | None = None
     prompt_ids: tuple[int, ...] = field(default=(), repr=False)
+    messages: tuple[Message, ...] = field(default=(), repr=False, compare=False)
+    tools: tuple[ToolSpec, ...] = field(default=(), repr=False, compare=False)
     sampling: Sampling = field(default_factory=Sampling)
     parsed: Any = None
     trace: Records = field(default_factory=Records)
@@ -140,7 +144,7 @@ class Reply:
         return _views().plot(self, ax, dark)
 
     def prompt_view(self) -> Any:
-        """The prompt as the model saw it (static HTML)."""
+        """What was asked, message by message, and the prompt as the model saw it (static HTML)."""
         return _views().prompt_view(self)
 
     def to_frame(self) -> Any:
@@ -176,10 +180,13 @@ class Fold:
         prompt: str | None = None,
         prompt_ids: Sequence[int] = (),
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        messages: tuple[Message, ...] = (),
+        tools: tuple[ToolSpec, ...] = (),
     ) -> None:
         self._base = Reply(
-            "", model=model, prompt=prompt, prompt_ids=tuple(prompt_ids), sampling=sampling
-        )
+            "", model=model, prompt=prompt, prompt_ids=tuple(prompt_ids), sampling=sampling,
+            messages=messages, tools=tools,
+        )  # fmt: skip
         self._text: dict[str, list[str]] = {"answer": [], "reasoning": []}
         self._tokens: list[Token] = []
         self._kinds: list[str] = []

@@ -84,7 +84,7 @@ class Scripted:
             syntax=self._syntax if request.tools and request.tool_choice != "none" else None,
             tools=request.tools,
         )
-        fold = Fold(self.model, prompt, (), request.sampling)
+        fold = Fold(self.model, prompt, (), request.sampling, *request.asked)
         read = None
         if request.constraint is not None:
             read = functools.partial(parse, request.constraint)

@@ -99,6 +99,8 @@ class Turn:
             model=last.model,
             prompt=last.prompt,
             prompt_ids=last.prompt_ids,
+            messages=last.messages,
+            tools=last.tools,
             sampling=last.sampling,
             parsed=last.parsed,
         )

@@ -137,7 +137,14 @@ def stream(llm: LLM, reply: Reply, given: Sequence[Token], **options: Any) -> To
     return TokenStream(
         _Grown(tuple(replace(t, forced=True, at=0.0) for t in given), inner, prompt),
         _router(llm, reply, (stop,) if isinstance(stop, str) else tuple(stop)),
-        Fold(reply.model, reply.prompt, reply.prompt_ids, request.sampling),
+        Fold(
+            reply.model,
+            reply.prompt,
+            reply.prompt_ids,
+            request.sampling,
+            reply.messages,
+            reply.tools,
+        ),
     )
 
 

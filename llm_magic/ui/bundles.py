@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..chat.reply import Reply
-from . import compare, facts, html, logprobs, throughput, tokens, tooltrace
+from . import asked, compare, facts, html, logprobs, throughput, tokens, tooltrace
 from .facts import model_name
 
 VENDOR = "application/vnd.llm-magic.reply+json"
@@ -109,7 +109,7 @@ def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
         reply = facts.steady(reply)
     content, heat_map = _content(reply, look)
     sections = (
-        html.fold("Prompt", prompt_section(reply)) if "prompt" in look.show else "",
+        html.fold("Prompt", asked.fragment(reply)) if "prompt" in look.show else "",
         _reasoning(reply),
         tooltrace.fragment(reply.trace, opened=True),
         content,
@@ -221,13 +221,6 @@ def _reasoning(reply: Reply) -> str:
     count = sum(kind == "reasoning" for kind in reply.kinds)
     head = f"Reasoning · {count:,} tokens" if count else "Reasoning"
     return html.fold(head, f'<div style="opacity:.85">{html.markdown(reply.reasoning)}</div>')
-
-
-def prompt_section(reply: Reply) -> str:
-    """The prompt as the model saw it, with what of it came from the cache."""
-    if reply.prompt is None:
-        return html.note("the prompt was not saved")
-    return tokens.prompt(reply.prompt, reply.usage.prompt, reply.usage.cached)
 
 
 def _branches(reply: Reply) -> str:

@@ -92,7 +92,7 @@ def inspector(pieces: Sequence[Piece], cached: int | None = None) -> str:
     if cached is not None:
         facts.append(f"{cached:,} cached + {len(pieces) - cached:,} new")
     shown, more = pieces[:SHOWN], len(pieces) - SHOWN
-    parts = [_block(role, "".join(_chips(shown, a, b, cached))) for role, a, b in _segments(shown)]
+    parts = [block(role, "".join(_chips(shown, a, b, cached))) for role, a, b in _segments(shown)]
     if more > 0:
         parts.append(html.note(f"… {more:,} more"))
     parts += [html.note(*facts), html.fold("Table of all tokens", _piece_table(pieces))]
@@ -165,7 +165,7 @@ _ROLE_LOOK = {
 
 def prompt(text: str, count: int, cached: int) -> str:
     """A rendered prompt: one block per turn, template markers set off, the counts below."""
-    blocks = "".join(_block(role, _marked(segment)) for role, segment in turns(text))
+    blocks = "".join(block(role, _marked(segment)) for role, segment in turns(text))
     facts = [f"{count:,} tokens"] if count else []
     if cached:
         facts.append(f"{cached:,} cached + {count - cached:,} new")
@@ -202,23 +202,30 @@ def _cut(begins: Sequence[tuple[int, str]], end: int) -> list[tuple[str, int, in
 
 def _marked(segment: str) -> str:
     """Text of a prompt with its markers set off."""
-    background, color = _CONTROL
     at, parts = 0, []
     for marker in _MARKER.finditer(segment):
         parts.append(html.escape(segment[at : marker.start()]))
-        parts.append(
-            f'<span class="lm-tc" style="background-color:{background};color:{color}">'
-            f"{html.escape(marker[0])}</span>"
-        )
+        parts.append(chip(marker[0]))
         at = marker.end()
     return "".join(parts) + html.escape(segment[at:])
 
 
-def _block(role: str, inner: str) -> str:
-    """One turn, with a line of its role's colour beside it and the role in words above it."""
+def chip(name: str) -> str:
+    """A word that is no text of the turn around it: a template's marker, a kind of part."""
+    background, color = _CONTROL
+    look = f"background-color:{background};color:{color}"
+    return f'<span class="lm-tc" style="{look}">{html.escape(name)}</span>'
+
+
+def block(role: str, inner: str, name: str = "") -> str:
+    """One turn, with a line of its role's colour beside it and the role in words above it.
+
+    inner: HTML. name: of who speaks in that role.
+    """
     look = _ROLE_LOOK.get(role, "border-left:3px solid #8c959f")
-    name = html.note(f"<strong>{role}</strong>") if role else ""
+    names = [f"<strong>{html.text(word)}</strong>" for word in (role, name) if word]
+    head = html.note(*names) if names else ""
     return (
-        f'<div style="{look};padding-left:8px;margin:4px 0">{name}'
+        f'<div style="{look};padding-left:8px;margin:4px 0">{head}'
         f'<pre style="{html.FLOW}">\n{inner}</pre></div>'
     )

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..chat.reply import Reply
 from ..events import ToolRecord
-from . import logprobs, throughput, tooltrace, widget
+from . import asked, logprobs, throughput, tooltrace, widget
 from .branches import branch as branch
 from .bundles import JSON_TOKENS as JSON_TOKENS
 from .bundles import VENDOR as VENDOR
 from .bundles import Bundle, Fragment, Look, bundle
 from .bundles import from_output as from_output
-from .bundles import prompt_section as _prompt_section
 from .bundles import suited as suited
 
 if TYPE_CHECKING:
@@ -77,8 +76,8 @@ def trace(records: Sequence[ToolRecord]) -> Trace:
 
 
 def prompt_view(reply: Reply) -> Fragment:
-    """The prompt as the model saw it: turns, template markers, cached and new tokens."""
-    return Fragment(_prompt_section(reply), reply.prompt or "the prompt was not saved")
+    """What was asked: messages, tools, and what the template made of them, with cached tokens."""
+    return Fragment(asked.fragment(reply), asked.plain(reply))
 
 
 def to_frame(reply: Reply) -> Any:

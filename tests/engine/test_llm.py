@@ -44,6 +44,13 @@ def toy(toy_path):
 # ----------------------------------------------------------------------------- behaviour (toy)
 
 
+def test_a_reply_and_its_branches_know_the_messages(toy):
+    reply = toy.chat("hello", system="short", max_tokens=4, logprobs=2)
+    assert [(m.role, m.text) for m in reply.messages] == [("system", "short"), ("user", "hello")]
+    assert reply.branch(1, max_tokens=2).branches[0][1].messages == reply.messages
+    assert toy.complete("hello", max_tokens=1).messages == ()
+
+
 def test_status_counts_what_the_cache_holds_and_saves(toy):
     toy.complete("hello world", max_tokens=4)
     before = toy.status()

@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import NotLoadedError, RequestError
-from llm_magic.events import Piece, Token, ToolCall, ToolRecord, Top, Usage
+from llm_magic.events import Message, Part, Piece, Token, ToolCall, ToolRecord, ToolSpec, Top, Usage
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
 from llm_magic.ui import branches, bundles, compare, throughput, tokens, tooltrace, views
@@ -305,6 +305,46 @@ def test_the_prompt_view_knows_turns() -> None:
     view = views.prompt_view(Reply("x", prompt=text, usage=Usage(30, 20, 1)))
     assert "Be brief." in shown(view._repr_mimebundle_()["text/html"])
     assert repr(views.prompt_view(Reply("x"))) == "the prompt was not saved"
+
+
+def test_the_prompt_view_shows_messages_tools_and_what_the_template_made_of_them() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    messages = (
+        Message("system", "Be brief."),
+        Message("user", (Part("text", f"What is {evil}?"), Part("image_url")), name="Ann"),
+        Message("assistant", None, "Hm.", (ToolCall("c1", "look", '{"at": "it"}'),)),
+        Message("tool", "a cat", call_id="c1", name="look"),
+    )
+    tools = (ToolSpec("look", f"Look at {evil}", {"type": "object", "properties": {}}),)
+    reply = Reply("x", prompt="<|im_start|>user\nHi", messages=messages, tools=tools)
+    page = views.prompt_view(reply)._repr_mimebundle_()["text/html"]
+    assert audit(page) == []
+    text = shown(page)
+    for words in ("system", "user · Ann", f"What is {evil}?", "image_url", "reasoning Hm.",
+                  'call look({"at": "it"})', "tool · look", "a cat", "1 tool offered: look",
+                  "As the template renders it", "<|im_start|>user\nHi"):  # fmt: skip
+        assert words in text, words
+    # Roles have the colours of the tokenisation inspector.
+    for look in ("#8250df", "#0969da", "#bf5b00"):
+        assert f"border-left:3px solid {look}" in page
+    # Without a template the messages are still there; of a saved reply there is the text alone.
+    assert "What is" in shown(views.prompt_view(replace(reply, prompt=None)).html)
+    assert repr(views.prompt_view(replace(reply, prompt=None))).startswith("system: Be brief.")
+    assert "offered" not in views.prompt_view(Reply.from_dict(reply.to_dict())).html
+
+
+def test_a_reply_knows_what_was_asked(shell: InteractiveShell, script: Scoring) -> None:
+    def look(at: str) -> str:
+        """Look at it."""
+        return at
+
+    shell.user_ns["look"] = look
+    (*_, data) = cell(shell, "--system Short. --show prompt --tools look", "Hi")
+    (system, user), tools = shell.user_ns["_llm"].messages, shell.user_ns["_llm"].tools
+    assert (system.text, user.text, [t.name for t in tools]) == ("Short.", "Hi", ["look"])
+    assert "1 tool offered: look" in shown(data["text/html"])
+    cell(shell, "--complete", "Hi")
+    assert (shell.user_ns["_llm"].messages, shell.user_ns["_llm"].tools) == ((), ())
 
 
 # ----------------------------------------------------------------------------- stats, plots
