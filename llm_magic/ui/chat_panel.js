@@ -25,14 +25,28 @@ export class Settings {
     const id = `${this.id}-${name}`;
     input.id = id;
     input.setAttribute("aria-describedby", `${id}-help`);
+    const set = (value) => {
+      input.value = value ?? "";
+      this.tell({ t: "set", name, value });
+    };
     input.addEventListener("change", () => this.tell({ t: "set", name, value: read(input, kind) }));
     const reset = iconButton("close", `${label}: back to the default`, () => {
-      input.value = "";
-      this.tell({ t: "set", name, value: null });
+      set(null);
       input.focus();
     }, "llmc-reset");
-    const note = node("div", "llmc-help", { id: `${id}-help`, textContent: help });
     const box = node("div", "llmc-box", {}, [input, reset]);
+    const head = node("label", "", { htmlFor: id, textContent: label });
+    let toggle = null;
+    if (setting.switch !== null) {
+      toggle = node("input", "", {
+        type: "checkbox", id: `${id}-on`, onchange: () => set(toggle.checked ? setting.switch : null),
+      });
+      toggle.setAttribute("aria-describedby", `${id}-help`);
+      input.setAttribute("aria-label", setting.what);
+      head.htmlFor = toggle.id;
+      head.prepend(toggle);
+    }
+    const note = node("div", "llmc-help", { id: `${id}-help`, textContent: help });
     if (name === "model") {
       const list = node("datalist", "", { id: `${id}-list` }, models.map((value) =>
         node("option", "", { value })));
@@ -40,10 +54,8 @@ export class Settings {
       box.append(list);
     }
     const wide = kind === "text" ? " llmc-wide" : "";
-    const row = node("div", `llmc-field${wide}`, {}, [
-      node("label", "", { htmlFor: id, textContent: label }), box, note,
-    ]);
-    this.fields.set(name, { input, reset, note, row, help });
+    const row = node("div", `llmc-field${wide}`, {}, [head, box, note]);
+    this.fields.set(name, { input, reset, note, row, help, toggle });
     return row;
   }
 
@@ -63,12 +75,13 @@ export class Settings {
   }
 
   show({ values, name, error }) {
-    for (const [key, { input, row, note, help, reset }] of this.fields) {
+    for (const [key, { input, row, note, help, reset, toggle }] of this.fields) {
       const value = values[key] ?? null;
       const wrong = key === name && error;
       if (!wrong && document.activeElement !== input) input.value = value === null ? "" : String(value);
       row.classList.toggle("llmc-set", value !== null);
       reset.hidden = value === null;
+      if (toggle) toggle.checked = value !== null;
       row.classList.toggle("llmc-wrong", Boolean(wrong));
       input.setAttribute("aria-invalid", String(Boolean(wrong)));
       note.textContent = wrong || help;

@@ -209,10 +209,10 @@ export class TurnView {
     const detail = node("div", "llmc-detail", {}, [
       "Arrow keys or the mouse choose a token; another word beside it continues from there.",
     ]);
-    const chips = rows.map((row, i) => this.chip(row, () => this.showOne(detail, row, i)));
-    const breaks = (text) => Array.from(text.matchAll(/\n/g), () => node("br"));
+    const parts = rows.map((row, i) => this.chip(row, () => this.showOne(detail, row, i)));
+    const chips = parts.map(([chip]) => chip);
     const flow = node("div", "llmc-flow", { role: "group", "aria-label": "Tokens of the answer" },
-      rows.flatMap(([text], i) => [chips[i], ...breaks(text)]));
+      parts.flat());
     if (chips.length) chips[0].tabIndex = 0;
     flow.addEventListener("keydown", (event) => this.walk(event, chips));
     const steps = FLOORS.map((floor, i) => step(i, `${floor * 100}%`));
@@ -220,13 +220,20 @@ export class TurnView {
     this.tokens.replaceChildren(flow, legend, detail);
   }
 
+  // A token as a button. What of it stands behind a line break is on the next line, as in the text; a
+  // button cannot be cut in two, so this is a part of its own that leads to the button.
   chip([text, percent, , , , , level], show) {
-    const visible = text.replace(/\n/g, "⏎").replace(/\t/g, "⇥\t")
+    const visible = text.replace(/\n/g, "⏎\n").replace(/\t/g, "⇥\t")
       .replace(/ {2,}/g, (blanks) => "·".repeat(blanks.length)) || "∅";
-    return node("button", `llmc-token llmc-p${level}`, {
-      type: "button", tabIndex: -1, textContent: visible, onfocus: show, onmouseenter: show,
+    const [first, ...rest] = visible.split("\n");
+    const chip = node("button", `llmc-token llmc-p${level}`, {
+      type: "button", tabIndex: -1, textContent: first, onfocus: show, onmouseenter: show,
       "aria-label": `${text.trim() || "blank"}, ${percent}`,
     });
+    const more = (textContent) => node("span", `llmc-more llmc-p${level}`, {
+      textContent, "aria-hidden": "true", onmouseenter: show, onclick: () => chip.focus(),
+    });
+    return [chip, ...rest.flatMap((part) => [node("br"), ...(part ? [more(part)] : [])])];
   }
 
   walk(event, chips) {

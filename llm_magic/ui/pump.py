@@ -327,13 +327,10 @@ class Pump:
     def _start_anew(self, found: Earlier) -> None:
         self.turns.take(found.turns)
         self._cleared = self.turns.replace(Turn(0, "root"))
-        self._end_offer()
-        self._out.notice("The earlier conversation was put aside.", "restore")
-        self._settle()
-
-    def _end_offer(self) -> None:
         self.earlier = None
         self._out.ops(self._offered())
+        self._out.notice("The earlier conversation was put aside.", "restore")
+        self._settle()
 
     def _stop(self) -> None:
         run = self._run
@@ -471,8 +468,9 @@ class Pump:
         self._out.add("path", at=at, turns=[turn.picture() for turn in path[at:]])
 
     def _settle(self) -> None:
-        if self.earlier is not None and self.turns.root.children:
-            self._end_offer()
+        if self.earlier is not None:
+            self.earlier = None if self.turns.root.children else self.earlier
+            self._out.ops(self._offered())
         self.messages = self.turns.messages()
         replies = [turn.reply for turn in self.turns.path() if turn.reply is not None]
         self.last = replies[-1] if replies else None

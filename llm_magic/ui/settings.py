@@ -19,7 +19,8 @@ MAX_TEXT = 100_000
 class Setting:
     """kind: "number", "integer", "flag" or "text". low and high are allowed; None = no bound.
 
-    default: what holds when nothing is said, in words.
+    default: what holds when nothing is said, in words. switch: where the default is off, the value
+    with which a check box turns it on; `what` then names the number below the box.
     """
 
     kind: str
@@ -28,6 +29,8 @@ class Setting:
     default: str = "default"
     low: float | None = None
     high: float | None = None
+    switch: int | None = None
+    what: str = ""
 
 
 SETTINGS: dict[str, Setting] = {
@@ -47,8 +50,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     "seed": Setting("integer", "Seed", "the same seed, the same answer", "default: none", 0, 2**63),
     "logprobs": Setting(
-        "integer", "Alternatives", "recorded per token, to look at and to branch", "default: none",
-        0, 100,
+        "integer", "Log-probabilities", "how many alternatives are kept of each token",
+        "default: off", 0, 100, switch=5, what="Alternatives per token",
     ),
     "thinking": Setting("flag", "Thinking", "for models that can reason first", "default"),
 }  # fmt: skip
@@ -113,7 +116,7 @@ def picture() -> list[dict[str, Any]]:
     return [
         {
             "name": name, "kind": s.kind, "label": s.label, "help": s.help, "default": s.default,
-            "low": s.low, "high": s.high,
+            "low": s.low, "high": s.high, "switch": s.switch, "what": s.what,
         }
         for name, s in SETTINGS.items()
     ]  # fmt: skip

@@ -231,8 +231,16 @@ class Notebook:
         self.cell(0).locator(".jp-InputArea-prompt").click()
         self.page.keyboard.press("Control+s")
         self.until(lambda: self.path.stat().st_mtime_ns != before, "the notebook was not saved")
-        self.page.wait_for_timeout(200)
+        self.until(self._whole, "the notebook was saved by half")
         return nbformat.read(self.path, as_version=4)
+
+    def _whole(self) -> bool:
+        """The file is not being written just now."""
+        self.page.wait_for_timeout(200)
+        try:
+            return bool(json.loads(self.path.read_text("utf-8")))
+        except ValueError:
+            return False
 
     def reload(self) -> None:
         self.frames = 0

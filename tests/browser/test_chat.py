@@ -19,15 +19,25 @@ Open = Callable[..., Notebook]
 
 
 @pytest.fixture
-def show(lab: Jupyter, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Open]:
+def server(request: pytest.FixtureRequest) -> Jupyter:
+    """JupyterLab, where a test does not ask for both (`in_both`)."""
+    found: Jupyter = request.getfixturevalue(getattr(request, "param", "lab"))
+    return found
+
+
+in_both = pytest.mark.parametrize("server", ["lab", "notebook7"], indirect=True)
+
+
+@pytest.fixture
+def show(server: Jupyter, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a notebook of these cells and runs the first, which has the script before it."""
     opened: list[Notebook] = []
 
     def start(*cells: str, run: int = 1) -> Notebook:
         name = f"{request.node.name[:60]}.ipynb".replace("[", "-").replace("]", "")
         first = SCRIPT + (cells[0] if cells else SHOW)
-        lab.write(name, [first, *cells[1:]])
-        opened.append(lab.open(browser, name))
+        server.write(name, [first, *cells[1:]])
+        opened.append(server.open(browser, name))
         for i in range(run):
             opened[-1].run(i)
         return opened[-1]
@@ -35,7 +45,7 @@ def show(lab: Jupyter, browser: Browser, request: pytest.FixtureRequest) -> Iter
     yield start
     for notebook in opened:
         notebook.close()
-    lab.stop_kernels()
+    server.stop_kernels()
 
 
 # ------------------------------------------------------------------ sending, streaming, stopping
@@ -77,6 +87,7 @@ def test_stop_while_a_cell_runs(show: Open) -> None:
     assert notebook.output(1).count() == 0
 
 
+@in_both
 def test_stop_in_prefill_while_a_cell_runs_gives_the_question_back(show: Open) -> None:
     slow = "chat = llm_magic.Chat(LLM(Scripted(answer, prefill_delay=1.0)))\nchat"
     notebook = show(slow, "time.sleep(30)")
@@ -366,7 +377,55 @@ def test_tokens_by_keyboard_and_another_one_continues(show: Open) -> None:
     expect(chat.root.locator(".llmc-count")).to_have_text("2/2")
 
 
+def test_the_tokens_are_broken_into_the_lines_of_the_text(show: Open) -> None:
+    code = 'words = ["if x:", "\\n    ", "y", "\\n\\n", "z"]\n'
+    code += "chat = llm_magic.Chat(LLM(Scripted(lambda request: words)), logprobs=2)\nchat"
+    chat = ChatPage(show(code))
+    chat.say("go")
+    chat.act("Show the tokens")
+    tokens = chat.root.locator(".llmc-token")
+    expect(tokens).to_have_count(5)
+    flow = chat.root.get_by_role("group", name="Tokens of the answer")
+    assert flow.inner_text().split("\n") == ["if x:⏎", "····y⏎", "⏎", "z"]
+    flow.get_by_text("····").click()  # leads to its token
+    expect(tokens.nth(1)).to_be_focused()
+    expect(chat.root.locator(".llmc-detail")).to_contain_text('token 2: "\\n    "')
+
+
 # ------------------------------------------------------------------ settings
+
+
+def test_log_probabilities_are_switched_on_and_off(show: Open) -> None:
+    notebook = show("chat = llm_magic.Chat(llm)\nchat", "print(script.requests[-1].logprobs)")
+    chat = ChatPage(notebook)
+    chat.button("Settings").click()
+    switch = chat.root.get_by_role("checkbox", name="Log-probabilities")
+    number = chat.root.get_by_role("spinbutton", name="Alternatives per token")
+
+    def asked() -> str:
+        chat.say(f"question {chat.said.count()}")
+        notebook.run(1)
+        return notebook.output(1).inner_text().strip()
+
+    expect(switch).not_to_be_checked()
+    expect(number).to_have_attribute("placeholder", "default: off")
+    assert asked() == "None"
+    switch.focus()
+    notebook.page.keyboard.press("Space")
+    expect(number).to_have_value("5")
+    assert asked() == "5"
+    expect(chat.root.get_by_role("button", name="Show the tokens")).to_have_count(1)
+    number.fill("2")
+    number.press("Tab")
+    assert asked() == "2"
+    chat.button("Log-probabilities: back to the default").click()
+    expect(switch).not_to_be_checked()
+    number.fill("3")  # a number alone is enough
+    number.press("Tab")
+    expect(switch).to_be_checked()
+    switch.uncheck()
+    expect(number).to_have_value("")
+    assert asked() == "None"
 
 
 def test_settings_have_a_default_and_reach_the_request(show: Open) -> None:
@@ -390,7 +449,7 @@ def test_settings_have_a_default_and_reach_the_request(show: Open) -> None:
     expect(notebook.output(1)).to_have_text("0.25 Be brief.")
     chat.button("Temperature: back to the default").click()
     expect(temperature).to_have_value("")
-    chat.say("hi")
+    chat.say("once more")
     notebook.run(1)
     expect(notebook.output(1)).to_have_text("0.7 Be brief.")
 
@@ -452,8 +511,10 @@ def test_axe_finds_no_serious_fault_in_ledger_progress_and_tokens(
 ) -> None:
     script = axe.found()
     lab.theme(dark)
-    slow = "script.prefill_delay = 0.5\nchat = llm_magic.Chat(llm, logprobs=3)\nchat"
+    slow = "script.prefill_delay = 0.5\nchat = llm_magic.Chat(llm, logprobs=3)\n"
+    slow += 'chat._pump.offer([{"role": "user", "content": "of another day"}])\nchat'
     chat = ChatPage(show(slow))
+    expect(chat.button("Resume")).to_be_visible()
     chat.button("Ledger of this notebook").click()
     found = axe.faults(chat.root, script)
     chat.send("word " * 300)
@@ -511,7 +572,10 @@ def test_stop_while_a_call_waits(show: Open) -> None:
 # ------------------------------------------------------------------ without its kernel
 
 
-def test_saved_notebook_has_the_transcript_without_a_kernel(show: Open) -> None:
+@in_both
+def test_saved_notebook_has_the_transcript_without_a_kernel(
+    show: Open, server: Jupyter, browser: Browser
+) -> None:
     notebook = show()
     ChatPage(notebook).say("remember <b>this</b>")
     outputs = notebook.save().cells[0].outputs
@@ -520,6 +584,100 @@ def test_saved_notebook_has_the_transcript_without_a_kernel(show: Open) -> None:
     assert "<script" not in html
     assert "application/vnd.jupyter.widget-view+json" not in outputs[1].data
     assert len(outputs) == 2
+    name = notebook.path.name
+    notebook.close()
+    server.stop_kernels()
+    # Opened another day, before anything runs.
+    again = server.open(browser, name)
+    server.stop_kernels()
+    again.output(0).last.get_by_text("Transcript of the chat with scripted: 1 turn").click()
+    expect(again.output(0).last).to_contain_text("You said: remember <b>this</b>")
+    again.close()
+
+
+@in_both
+def test_a_conversation_of_another_day_is_resumed(
+    show: Open, server: Jupyter, browser: Browser
+) -> None:
+    notebook = show()
+    chat = ChatPage(notebook)
+    chat.say("first")
+    chat.say("code please")
+    chat.act("Answer again")
+    expect(chat.root.locator(".llmc-count")).to_have_text("2/2")
+    chat.idle()
+    chat.button("Settings").click()
+    temperature = chat.root.get_by_role("spinbutton", name="Temperature")
+    temperature.fill("0.25")
+    temperature.press("Tab")
+    expect(chat.root.locator(".llmc-set")).to_have_count(2)  # and the alternatives
+    notebook.save()
+    name = notebook.path.name
+    notebook.close()
+    server.stop_kernels()
+
+    notebook = server.open(browser, name)
+    notebook.run(0)
+    chat = ChatPage(notebook)
+    line = chat.root.get_by_text("This notebook holds a conversation of 2 turns (scripted, ")
+    expect(line).to_be_visible()
+    expect(chat.root.locator("[aria-live=polite]").filter(has_text="holds")).to_have_count(1)
+    expect(notebook.output(0).last).to_contain_text("2 turns")
+    # Saved again, by hand or by itself, it is still there.
+    assert "They want code." in str(notebook.save().cells[0].outputs)
+    chat.input.focus()
+    notebook.page.keyboard.press("Shift+Tab")
+    expect(chat.button("Start anew")).to_be_focused()
+    notebook.page.keyboard.press("Shift+Tab")
+    expect(chat.button("Resume")).to_be_focused()
+    notebook.page.keyboard.press("Enter")
+    expect(chat.answers).to_have_count(2)
+    expect(chat.input).to_be_focused()
+    expect(line).to_have_count(0)
+    expect(chat.root.locator(".llmc-count")).to_have_text("2/2")
+    expect(chat.root.locator(".llmc-foot").last).to_contain_text("tokens")
+    chat.root.get_by_text("Reasoning").last.click()
+    expect(chat.root.get_by_text("They want code.")).to_be_visible()
+    chat.button("Settings").click()
+    expect(chat.root.get_by_role("spinbutton", name="Temperature")).to_have_value("0.25")
+    assert chat.say("third") == "You said: third"
+    expect(notebook.output(0).last).to_contain_text("3 turns")
+    notebook.close()
+
+
+def test_an_earlier_conversation_is_offered_until_the_first_message(
+    show: Open, server: Jupyter, browser: Browser
+) -> None:
+    notebook = show()
+    ChatPage(notebook).say("first")
+    notebook.save()
+    name = notebook.path.name
+    notebook.close()
+    server.stop_kernels()
+
+    notebook = server.open(browser, name)
+    notebook.run(0)
+    chat = ChatPage(notebook)
+    expect(chat.button("Resume")).to_be_visible()
+    notebook.save()
+    notebook.reload()  # nothing was said: it is still offered, and in the notebook
+    chat = ChatPage(notebook)
+    expect(chat.button("Resume")).to_be_visible()
+    chat.button("Start anew").click()
+    expect(chat.button("Resume")).to_have_count(0)
+    expect(notebook.output(0).last).to_contain_text("empty so far")
+    chat.alert.get_by_role("button", name="Undo").click()
+    expect(chat.answers).to_have_text("You said: first")
+    notebook.save()
+    notebook.restart_kernel()
+    notebook.run(0)
+    chat = ChatPage(notebook)
+    expect(chat.button("Resume")).to_be_visible()
+    assert chat.say("new") == "You said: new"
+    expect(chat.button("Resume")).to_have_count(0)
+    expect(chat.answers).to_have_count(1)
+    assert "said: first" not in str(notebook.save().cells[0].outputs)
+    notebook.close()
 
 
 def test_kernel_restart_says_so_and_the_chat_goes_on(show: Open) -> None:
@@ -532,7 +690,7 @@ def test_kernel_restart_says_so_and_the_chat_goes_on(show: Open) -> None:
     notebook.run(0)
     chat = ChatPage(notebook)
     expect(chat.input).to_have_value("half a thought")
-    chat.root.get_by_role("button", name="Go on with the chat from before").click()
+    chat.button("Resume").click()
     expect(chat.answers).to_have_text("You said: before")
     chat.input.fill("")
     assert chat.say("after") == "You said: after"

@@ -99,7 +99,7 @@ def test_notebook_7_turns_calls_reload_and_a_new_kernel(notebook7: Jupyter, show
     expect(chat.alert).to_contain_text("kernel of this chat is gone", timeout=20_000)
     notebook.run(0)
     chat = ChatPage(notebook)
-    chat.root.get_by_role("button", name="Go on with the chat from before").click()
+    chat.button("Resume").click()
     expect(chat.answers.last).to_contain_text("The tool said: 42")
     assert chat.say("after") == "You said: after"
 

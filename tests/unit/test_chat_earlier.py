@@ -347,8 +347,6 @@ def test_an_offer_outlives_a_message_that_failed_and_a_setting() -> None:
     pump.submit({"t": "set", "name": "top_k", "value": 3})
     say(pump, "new")
     assert pump.earlier is not None
-    pump.submit({"t": "hello", "view": "v"})
-    until(lambda: any("to" in message for message in port.posted))
     assert offers(port)[-1]["n"] == 1
     pump.submit({"t": "resume"})
     until(lambda: len(pump.messages) == 2)
