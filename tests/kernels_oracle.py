@@ -24,18 +24,14 @@ def i32(*values) -> np.ndarray:
     return np.array(values, np.int32).reshape(-1)
 
 
-def evaluate(forward, ids, slot=0, at=0, want=None, bulk=None) -> np.ndarray:
-    """Logits of all (or the wanted) rows of one step, repeated where they are too many for one.
-
-    bulk: None, or which rows go in bulk: bool, or an array of them.
-    """
+def evaluate(forward, ids, slot=0, at=0, want=None) -> np.ndarray:
+    """Logits of all (or the wanted) rows of one step, repeated where they are too many for one."""
     n = len(ids)
     rows = np.arange(n, dtype=np.int32)
     batch = (i32(*ids), np.full(n, slot, np.int32), rows + at)
     want = rows if want is None else i32(*want)
     parts = [want[i : i + forward.max_wanted] for i in range(0, len(want), forward.max_wanted)]
-    how = {} if bulk is None else {"bulk": np.broadcast_to(np.asarray(bulk), n)}
-    return np.concatenate([forward.step(*batch, part, **how).copy() for part in parts or [want]])
+    return np.concatenate([forward.step(*batch, part).copy() for part in parts or [want]])
 
 
 def log_softmax(logits) -> np.ndarray:

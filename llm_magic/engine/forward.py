@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
-Bools = npt.NDArray[np.bool_]
 
 
 class Forward(Protocol):
@@ -75,25 +74,8 @@ class Forward(Protocol):
 class Summarizer(Forward, Protocol):
     """A forward pass that finds, in the call of the step, what readers of probabilities need."""
 
-    @property
-    def bulk_rows(self) -> int:
-        """Prompts of at least so many rows are worth sending in bulk; 0: it makes no difference."""
-
-    def step(
-        self,
-        tokens: I32,
-        slots: I32,
-        positions: I32,
-        want: I32,
-        top: int = 0,
-        bulk: Bools | None = None,
-    ) -> F32:
-        """top: `summarize` will be asked for so many entries of the wanted rows; 0: it will not.
-
-        bulk: bool [n]: rows that go the way that is best for many rows. Either way is as exact, but
-        they may differ in the last bits: a row's result depends on its own flag and on those of the
-        positions before it, never on what else is in the batch. None: no row does.
-        """
+    def step(self, tokens: I32, slots: I32, positions: I32, want: I32, top: int = 0) -> F32:
+        """top: `summarize` will be asked for so many entries of the wanted rows; 0: it will not."""
 
     def summarize(self, n_rows: int, top: int) -> tuple[I32, F32, I32, F32]:
         """Of the first rows that the last step returned: (argmax [n], log of the sum of

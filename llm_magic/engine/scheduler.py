@@ -91,7 +91,6 @@ class _Run:
     times: list[float] = field(default_factory=list)
     drafts: Drafts | None = None  # from its first guess on
     draft: tuple[int, ...] = ()  # guesses in the step under way
-    bulk: bool = False  # the rows of its prompt go the way that is best for many
     guessed: int = 0  # drawn tokens that had been guessed
 
     @property
@@ -161,7 +160,6 @@ class Scheduler:
         self._costs = Costs()
         self._model: Model | None = None
         self._summarizer: Summarizer | None = None  # the model's forward pass, if it can
-        self._bulk = 0  # its `bulk_rows`
         self._slots: Slots | None = None
         self.ready: Future[Model] = Future()
         self._thread = threading.Thread(target=self._main, name="llm_magic engine", daemon=True)
@@ -296,7 +294,6 @@ class Scheduler:
             if hasattr(forward, "summarize") and forward.n_vocab == model.n_vocab:
                 # Of a padded output matrix the sums would count rows without a token.
                 self._summarizer = cast(Summarizer, forward)
-            self._bulk = getattr(forward, "bulk_rows", 0)
             del forward
         except BaseException as e:
             self._closed = True
@@ -546,17 +543,11 @@ class Scheduler:
         n = sum(count + len(run.draft) for run, count in batch)
         tokens, slots = np.empty(n, np.int32), np.empty(n, np.int32)
         positions = np.empty(n, np.int32)
-        bulk = np.zeros(n, np.bool_)
         want: list[int] = []
         row = 0
         for run, count in batch:
             assert run.slot is not None
             end = row + count + len(run.draft)
-            if self._bulk:
-                # Decided where a prompt begins, so that it does not depend on how it is cut. Its
-                # last token goes as those behind it do: asked for again, it is all there is to do.
-                run.bulk = run.bulk or len(run.ids) - run.done > self._bulk
-                bulk[row : row + count - (run.done + count == len(run.ids))] = run.bulk
             tokens[row:end] = (*run.ids[run.done : run.done + count], *run.draft)
             slots[row:end] = run.slot.index
             positions[row:end] = np.arange(run.done, run.done + end - row)
@@ -568,8 +559,8 @@ class Scheduler:
         began, top = time.perf_counter(), self._top(batch, len(want))
         rows = (tokens, slots, positions, np.array(want, np.int32))
         try:
-            if top or self._bulk:
-                logits = cast(Summarizer, forward).step(*rows, top, bulk if self._bulk else None)
+            if top and self._summarizer is not None:
+                logits = self._summarizer.step(*rows, top)
             else:
                 logits = forward.step(*rows)
         except Exception as e:

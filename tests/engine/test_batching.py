@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fakes import FakeForward, greedy, job
+from fakes import greedy, job
 from toy import toy_gguf
 
 import llm_magic
@@ -99,40 +99,6 @@ def test_steps_of_a_slow_model_shrink_to_the_time_that_was_aimed_at(start):
     for run in (out, other):
         run.cancel()
         list(run)
-
-
-class BulkForward(FakeForward):
-    """One that has a way of its own for many rows: `flags` says which went it, by tokens so far."""
-
-    bulk_rows = 16
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.flags: dict[tuple[int, ...], list[bool]] = {}
-
-    def step(self, tokens, slots, positions, want, top=0, bulk=None):
-        logits = super().step(tokens, slots, positions, want)
-        for s, p, flag in zip(slots.tolist(), positions.tolist(), bulk.tolist(), strict=True):
-            self.flags.setdefault(tuple(self.kv[s][: p + 1]), []).append(flag)
-        return logits
-
-
-def test_which_rows_go_in_bulk_depends_on_the_prompt_alone(start):
-    prompt, beside = list(range(3, 43)), [[44, i] * 40 for i in range(5, 10)]
-    # Alone, and beside others, cut into small pieces.
-    for rows, others in ((64, []), (10, beside)):
-        scheduler, forward = start(BulkForward(n_ctx=256, n_slots=8, max_rows=rows))
-        runs = [scheduler.submit(job(ids, n=30)) for ids in (*others, prompt)]
-        said = [tokens_of(run) for run in runs][-1]
-        for i in range(1, len(prompt)):
-            assert forward.flags[tuple(prompt[:i])] == [True], i
-        # The last one goes as what is drawn does, so that it is the same when it is asked again.
-        assert forward.flags[tuple(prompt)] == [False]
-        assert all(forward.flags[(*prompt, *said[:i])] == [False] for i in range(1, 29))
-        tokens_of(scheduler.submit(job(prompt, n=2)))
-        assert forward.flags[tuple(prompt)] == [False, False]
-        tokens_of(scheduler.submit(job([45] * 16, n=2)))  # too short
-        assert not any(forward.flags[(45,) * i][0] for i in range(1, 17))
 
 
 def test_a_short_answer_does_not_make_long_prompts_slow(start):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ...errors import EngineError, UnsupportedModelError
 from .. import device
 from ..arch import Config
-from ..forward import F32, I32, Bools
+from ..forward import F32, I32
 from ..gguf import GGUF, TensorInfo
 from ..quants import dequantize
 from . import layout as lay
@@ -33,8 +33,6 @@ from .team import Command, Team, available_cores
 
 Progress = Callable[[str, int, int], None]
 MAX_ROWS = 512
-PANEL = 16  # rows in bulk begin at a whole panel of the kernels
-CAPACITY = MAX_ROWS + PANEL  # rows with the gap before it
 COMMANDS = {"nothing": 0, "step": 1, "pack": 2, "help": 3, "dismiss": 4, "summary": 5}
 LOGIT_BYTES = 32 << 20  # of one step: scoring a text must not take what its length says
 MIN_WANTED = 16
@@ -87,7 +85,7 @@ class KernelForward:
         def read(name: str) -> npt.NDArray[np.float32]:
             return dequantize(gguf.tensors[name]).reshape(-1)
 
-        self._layout = lay.lay_out(config, gguf.tensors, read, CAPACITY)
+        self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
         self._slot, scratch = lay.set_context(self._layout, config, n_ctx)  # halves per slot
         self._row = up(config.n_vocab, 32)
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
@@ -96,7 +94,7 @@ class KernelForward:
         self._scratch = Region(scratch)
         self._logits = Region(self.max_wanted * self._row * 4)
         self._plan = Region(self._layout.model.nbytes + self._layout.layers.nbytes)
-        words = lay.JOB_HEAD + CAPACITY * (5 + 2 * lay.TOP_MAX)
+        words = lay.JOB_HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
         self._job = Region(words * 4)
         self._words: I32 = self._job.view(np.int32, words)
         self._team = Team(threads or available_cores())
@@ -131,11 +129,6 @@ class KernelForward:
         return min(MAX_ROWS, max(fit, self._n_slots))
 
     @property
-    def bulk_rows(self) -> int:
-        """See `Summarizer.bulk_rows`."""
-        return self.target.bulk
-
-    @property
     def threads(self) -> int:
         return self._team.threads
 
@@ -144,20 +137,11 @@ class KernelForward:
         n = self._team.threads
         return f"{self.target.title}, {n} thread{'s' if n > 1 else ''}"
 
-    def step(
-        self,
-        tokens: I32,
-        slots: I32,
-        positions: I32,
-        want: I32,
-        top: int = 0,
-        bulk: Bools | None = None,
-    ) -> F32:
+    def step(self, tokens: I32, slots: I32, positions: I32, want: I32, top: int = 0) -> F32:
         """See `Forward.step`. The result is a view of memory that the next step overwrites.
 
         top: summarize the wanted rows in the same call, with so many entries; 0: do not. Each call
         costs a hand-over of the interpreter, which a cell that computes may hold.
-        bulk: [n], see `Summarizer.step`.
         """
         n, m, words = len(tokens), len(want), self._words
         self._check(tokens, slots, positions, want)
@@ -165,18 +149,11 @@ class KernelForward:
             self._logits.discard(self._n_slots * self._row * 4)
         self._many = m > self._n_slots
         self._summarized = (m, top) if 0 < top <= lay.TOP_MAX else (0, 0)
-        words[0], words[2], words[3] = COMMANDS["step"], m, self._summarized[1]
-        if bulk is None or not self.target.bulk or not bulk.any():
-            words[1], words[4] = n, n
-            places: slice | I32 = slice(0, n)
-        else:
-            words[1], words[4], places = _apart(bulk)
-            want = places[want]
+        words[0], words[1], words[2], words[3] = COMMANDS["step"], n, m, self._summarized[1]
         at = lay.JOB_HEAD
-        for rows in (tokens, slots, positions):
-            words[at : at + CAPACITY][places] = rows
-            at += CAPACITY
-        words[at : at + m] = want
+        for rows in (tokens, slots, positions, want):
+            words[at : at + len(rows)] = rows
+            at += MAX_ROWS
         if n == 1:  # numpy's general way costs 10 us
             slot = int(slots[0])
             self._filled[slot] = max(self._filled[slot], int(positions[0]) + 1)
@@ -201,7 +178,7 @@ class KernelForward:
             self._team.ready()
             self._call(*self._arguments)
             self._summarized = (n_rows, keep)
-        at = lay.JOB_HEAD + 4 * CAPACITY
+        at = lay.JOB_HEAD + 4 * MAX_ROWS
         out = words[at : at + n_rows * (1 + 2 * keep)].copy()
         ids = out[n_rows : n_rows * (1 + keep)].reshape(n_rows, keep)
         values = out[n_rows * (1 + keep) :].view(np.float32).reshape(n_rows, keep)
@@ -355,20 +332,6 @@ class KernelForward:
             and (m == 0 or (m <= min(n, self.max_wanted) and _within(want, n)))
         ):
             raise EngineError("a row of the batch is outside the model's sizes")
-
-
-def _apart(bulk: Bools) -> tuple[int, int, I32]:
-    """Rows in bulk behind the others, from a whole panel on.
-
-    Returns (rows with the gap, those before it, the place of each row).
-    """
-    vectors = len(bulk) - int(np.count_nonzero(bulk))
-    order = np.argsort(bulk, kind="stable")
-    places = np.empty(len(bulk), np.int32)
-    places[order] = np.arange(len(bulk), dtype=np.int32)
-    gap = -vectors % PANEL
-    places[bulk] += gap
-    return len(bulk) + gap, vectors, places
 
 
 def _within(values: I32, end: int) -> bool:

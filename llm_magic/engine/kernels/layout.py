@@ -36,6 +36,7 @@ SHARED_ROWS = 16  # c/model.h
 TOP_MAX = 32  # c/summary.h
 WORK_BYTES = 64 * (8 + 8 * TOP_MAX)  # c/summary.h: part_t[PARTS_MAX]
 JOB_HEAD = 16  # int32 before the rows
+ROW_BYTES = 128  # of a block of activations, at most: c/acts.h, c/isa_avx512amx.h
 
 MAT = np.dtype([("at", "i8"), ("kind", "i4"), ("n", "i4"), ("k", "i4"), ("pad", "i4")])
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
@@ -63,7 +64,7 @@ VECTORS = {
 LAYER = np.dtype(
     [(m, MAT) for m in MATRICES] + [(v, "i8") for v in VECTORS] + [("rope", "i4"), ("window", "i4")]
 )
-ACTS = np.dtype([(a, "i8") for a in "qsfb"] + [("blocks", "i4"), ("pad", "i4")])
+ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad", "i4")])
 SIZES = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
 COUNTS = (*SIZES, "gelu", "n_ropes", "max_rows", "max_parts")
 REALS = ("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap", "pad")
@@ -239,8 +240,8 @@ class _Builder:
             blocks = up(inputs, 32) // 32
             a = m[name]
             a["blocks"] = blocks
-            a["q"], a["s"] = out.scratch(n * blocks * 64), out.scratch(n * blocks * 16)
-            a["f"], a["b"] = out.scratch(n * blocks * 32 * f32), out.scratch(n * blocks * 128)
+            a["q"], a["s"] = out.scratch(n * blocks * ROW_BYTES), out.scratch(n * blocks * 16)
+            a["f"] = out.scratch(n * blocks * 32 * f32)
 
 
 def lay_out(config: Config, tensors: Mapping[str, TensorInfo], read: Read, max_rows: int) -> Layout:

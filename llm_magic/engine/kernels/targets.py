@@ -24,7 +24,6 @@ class Target:
     """A variant. arch: as tinygrad's CPU compiler takes it: machine, CPU, features.
 
     needs: features (as Linux names them) without which its instructions are illegal.
-    bulk: it has a faster way for prompts of at least so many rows; 0: it has none.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Target:
     header: str
     arch: tuple[str, ...]
     needs: frozenset[str]
-    bulk: int = 0
 
 
 _V3 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"})
@@ -45,7 +43,6 @@ TARGETS = (
         "avx512amx",
         ("x86_64", "x86-64-v4", "avx512vnni", "amx-tile", "amx-bf16", "prefer-vector-width=512"),
         _V4 | {"avx512_vnni", "amx_tile", "amx_bf16"},
-        bulk=24,  # fewer do not pay for spreading the weights
     ),
     Target(
         "avx512vnni",

@@ -3,11 +3,11 @@
 // Rows come in panels of MR (the last one shorter, R rows). Every block of 32 inputs of a row is
 // scaled to 16-bit integers, |v| <= 32639: 8 bits would move the log-probabilities by tenths.
 //   q: [panel][block][R][64] bytes: 32 high and 32 low parts, v = 256 * high + low (PLANES), or
-//      32 int16 in the order 0 2 1 3 of every four, which is how 8-bit weights split into pairs
+//      32 int16 in the order 0 2 1 3 of every four, which is how 8-bit weights split into pairs;
+//      of panels for tile registers (TILE_ROWS rows and more) [panel][block][2][16][32] bfloat16:
+//      256 * high, and low
 //   s: [panel][block][R] of scale_t
 //   f: [panel][input][R] float32, filled only where a matrix with float weights follows
-//   b: [panel][block][high, low][16][32] bfloat16, of panels that tile registers take (tiles.h):
-//      these have no q and s
 
 typedef struct {
   float d;     // value of one unit
@@ -20,27 +20,44 @@ typedef struct {
   u8 *q;
   scale_t *s;
   float *f;
-  u16 *b;
   int blocks;  // of 32 inputs
 } acts_t;
 
+#ifndef ROW_BYTES
+#define ROW_BYTES 64  // of a block
+#endif
 #define RANGE 32639.f  // 127 * 256 + 127: both parts fit a signed byte
 
-INLINE u8 *panel_q(const acts_t *a, int panel) { return a->q + (i64)panel * MR * a->blocks * 64; }
+INLINE int panel_rows(int n, int panel) { return MIN(MR, n - panel * MR); }
+INLINE u8 *panel_q(const acts_t *a, int panel) {
+  return a->q + (i64)panel * MR * a->blocks * ROW_BYTES;
+}
 INLINE scale_t *panel_s(const acts_t *a, int panel) { return a->s + (i64)panel * MR * a->blocks; }
 INLINE float *panel_f(const acts_t *a, int panel) {
   return a->f + (i64)panel * MR * a->blocks * 32;
 }
 
+// 16 integers of at most 8 bits times a power of two, as bfloat16.
+INLINE void st_bfloats(u8 *p, vi v) {
+  *(v16u16_u *)p = __builtin_convertvector((vi)__builtin_convertvector(v, vf) >> 16, v16u16);
+}
+
 INLINE float block_top(vf x0, vf x1) { return reduce_max(vmax(vabs(x0), vabs(x1))); }
 
 // d: one unit of the integers; inv: 1 / d, or 0.
-INLINE void pack_block(vf x0, vf x1, float d, float inv, u8 *q, scale_t *s) {
+INLINE void pack_block(vf x0, vf x1, float d, float inv, u8 *q, scale_t *s, int bfloats) {
   vi v0 = round_i32(x0 * inv), v1 = round_i32(x1 * inv);
   i32 sum1 = reduce_addi(v1), sum = reduce_addi(v0) + sum1;
   *s = (scale_t){d, d * (float)sum, -sum, -sum1};
 #if PLANES
   vi h0 = (v0 + 128) >> 8, h1 = (v1 + 128) >> 8;
+#ifdef TILE_ROWS
+  if (bfloats) {
+    st_bfloats(q, h0 << 8), st_bfloats(q + 32, h1 << 8);
+    st_bfloats(q + 1024, v0 - (h0 << 8)), st_bfloats(q + 1056, v1 - (h1 << 8));
+    return;
+  }
+#endif
   *(v16i8_u *)(q) = __builtin_convertvector(h0, v16i8);
   *(v16i8_u *)(q + 16) = __builtin_convertvector(h1, v16i8);
   *(v16i8_u *)(q + 32) = __builtin_convertvector(v0 - (h0 << 8), v16i8);
@@ -54,9 +71,15 @@ INLINE void pack_block(vf x0, vf x1, float d, float inv, u8 *q, scale_t *s) {
 }
 
 // One block of all R rows of a panel, x: [R][32]: the rows' maxima and quotients do not wait for
-// each other.
-INLINE void put_blocks(const acts_t *a, int panel, int R, int block, const float *x) {
-  u8 *q = panel_q(a, panel) + (i64)block * R * 64;
+// each other. floats: a matrix with float weights will read them, too.
+INLINE void put_blocks(const acts_t *a, int panel, int R, int block, const float *x,
+                       int floats) {
+#ifdef TILE_ROWS
+  const int bfloats = R >= TILE_ROWS;
+#else
+  const int bfloats = 0;
+#endif
+  u8 *q = panel_q(a, panel) + (i64)block * (bfloats ? 2048 : R * 64);
   scale_t *s = panel_s(a, panel) + (i64)block * R;
   float top[16];
   for (int r = 0; r < 16; r++) top[r] = 0;
@@ -65,10 +88,10 @@ INLINE void put_blocks(const acts_t *a, int panel, int R, int block, const float
   float ds[16], invs[16];
   st(ds, d), st(invs, inv);
   for (int r = 0; r < R; r++)
-    pack_block(ld(x + r * 32), ld(x + r * 32 + 16), ds[r], invs[r], q + r * 64, s + r);
-}
-INLINE void put_floats(const acts_t *a, int panel, int R, int block, const float *x) {
-  float *f = panel_f(a, panel) + (i64)block * 32 * R;
-  for (int r = 0; r < R; r++)
-    for (int i = 0; i < 32; i++) f[i * R + r] = x[r * 32 + i];
+    pack_block(ld(x + r * 32), ld(x + r * 32 + 16), ds[r], invs[r], q + r * 64, s + r, bfloats);
+  if (floats) {
+    float *f = panel_f(a, panel) + (i64)block * 32 * R;
+    for (int r = 0; r < R; r++)
+      for (int i = 0; i < 32; i++) f[i * R + r] = x[r * 32 + i];
+  }
 }

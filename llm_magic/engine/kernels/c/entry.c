@@ -25,9 +25,6 @@ void llm_magic_kernel(i32 *job, void *plan, u8 *weights, u16 *kv, u8 *scratch, f
 #include "acts.h"
 #include "weights.h"
 #include "matmul.h"
-#ifdef TILES
-#include "tiles.h"
-#endif
 #include "attention.h"
 #include "model.h"
 #include "rows.h"

@@ -1,10 +1,13 @@
-// AVX-512 with VNNI, and AMX in bfloat16 for rows in bulk: 16 rows of 64 bytes fill a tile register.
+// AVX-512 with VNNI, and AMX in bfloat16 from a dozen rows on: 16 of 64 bytes fill a tile register.
 #include "isa_avx512vnni.h"
 
 #undef MR
-#define MR 16    // a panel fills the rows of a tile register
-#define VR 8     // rows of a pass by vector registers
-#define TILES 1
+#define MR 16          // a panel fills the rows of a tile register
+#define VR 8           // rows of a pass by vector instructions
+#define TILE_ROWS 12   // from so many rows on tile registers are faster
+#define TILE_PANELS 8  // panels that share the work of spreading weights
+#define ROW_BYTES 128  // 32 inputs in two parts of bfloat16
+#define PANEL_CACHE (1 << 20)  // half of the second-level cache of every CPU with AMX
 
 typedef u32 mu __attribute__((vector_size(4 * V)));
 
@@ -17,6 +20,8 @@ typedef u32 mu __attribute__((vector_size(4 * V)));
 #define TILE_DOT(sum, rows, weights) _tile_dpbf16ps(sum, rows, weights)
 #define TILE_STORE(t, p) _tile_stored(t, p, 64)
 
+// Sums: 0 to 3, [16 rows][16 outputs] float32. Rows: 4 and 5, [16][32] bfloat16. Weights: 6 and 7,
+// [16 pairs of inputs][16 outputs][2] bfloat16.
 INLINE void tiles_on(void) {
   struct { u8 palette, start, none[14]; u16 row_bytes[16]; u8 rows[16]; } c
       __attribute__((aligned(64)));

@@ -7,7 +7,7 @@ typedef struct {
   i32 rope, window;
 } layer_t;
 
-typedef struct { i64 q, s, f, b; i32 blocks, pad; } acts_at;  // byte offsets in the scratch memory
+typedef struct { i64 q, s, f; i32 blocks, pad; } acts_at;  // byte offsets in the scratch memory
 
 typedef struct {
   i32 n_layers, dim, heads, kv_heads, head, head_pad, ff, vocab;
@@ -35,9 +35,7 @@ typedef struct {
   float *logits;
   team_t *team;
   const i32 *tokens, *slots, *positions, *want;
-  // Rows 0 .. vectors - 1 go over vector registers. The others, in bulk, begin at the next whole
-  // panel and go over tile registers: which way a row goes, the caller says, not its neighbours.
-  int n, vectors, wanted, threads;
+  int n, wanted, threads;
   float *x, *h;                    // [n][wide]: the residual stream; what a post-norm waits for
   float *qkv, *att, *trig;         // [n][qkv_wide], [n][att_wide], [kind of rope][n][trig_wide]
   char *parts;                     // [n][head][chunk] of share_t
@@ -49,7 +47,7 @@ typedef struct {
   const layer_t *layer;
   int layer_index;
   const mat_t *mats[3];
-  int n_mats, chunk, first_panel, end_panel, row_panels, row_chunks, tile_chunks;
+  int n_mats, chunk, row_panels, row_chunks, tile_chunks;
   const acts_t *from;
   float *to;
   int to_wide, add;
@@ -62,10 +60,6 @@ typedef struct {
 
 INLINE const float *vector(const step_t *s, i64 at) { return (const float *)(s->weights + at); }
 INLINE int panels(int n) { return UP(n, MR) / MR; }
-INLINE int in_bulk(const step_t *s, int panel) { return panel * MR >= s->vectors; }
-INLINE int panel_rows(const step_t *s, int panel) {
-  return MIN(MR, (in_bulk(s, panel) ? s->n : s->vectors) - panel * MR);
-}
 
 // 1 / sqrt(mean(x^2) + eps), x: [wide], zero beyond n.
 INLINE float norm_scale(const float *x, int wide, int n, float eps) {

@@ -1,21 +1,10 @@
 // Phases over panels of rows: what happens between the matrix products.
 
-// One block of a panel's inputs, x: [R][32], as the products that follow read it.
-INLINE void put_inputs(const step_t *s, const acts_t *a, int panel, int R, int block,
-                       const float *x) {
-#ifdef TILES
-  if (in_bulk(s, panel)) put_parts(a, panel, R, block, x);
-  else
-#endif
-    put_blocks(a, panel, R, block, x);
-  if (s->floats) put_floats(a, panel, R, block, x);
-}
-
 // Embeds, and computes the cosines and sines of the rows' positions.
 static void embed_panel(void *arg, int panel) {
   step_t *s = arg;
   const model_t *m = s->model;
-  for (int i = panel * MR; i < panel * MR + panel_rows(s, panel); i++) {
+  for (int i = panel * MR; i < MIN(s->n, panel * MR + MR); i++) {
     float *x = s->x + (i64)i * s->wide;
     weight_row(s->weights, &m->embedding, s->tokens[i], x);
     for (int d = 0; d < s->wide; d += 16) st(x + d, ld(x + d) * m->embedding_scale);
@@ -36,7 +25,7 @@ static void embed_panel(void *arg, int panel) {
 static void norm_panel(void *arg, int panel) {
   step_t *s = arg;
   const model_t *m = s->model;
-  const int R = panel_rows(s, panel), wide = s->wide;
+  const int R = panel_rows(s->n, panel), wide = s->wide;
   const float *w = vector(s, s->norm);
   float *rows = s->x + (i64)panel * MR * wide, scale[MR];
   for (int r = 0; r < R; r++) {
@@ -53,7 +42,7 @@ static void norm_panel(void *arg, int panel) {
     for (int r = 0; r < R; r++)
       for (int d = 0; d < 32; d += 16)
         st(block + r * 32 + d, ld(rows + r * wide + b * 32 + d) * scale[r] * ld(w + b * 32 + d));
-    put_inputs(s, &s->in, panel, R, b, block);
+    put_blocks(&s->in, panel, R, b, block, s->floats);
   }
 }
 
@@ -90,7 +79,7 @@ static void turn_panel(void *arg, int panel) {
   step_t *s = arg;
   const model_t *m = s->model;
   const int D = m->head_pad;
-  for (int i = panel * MR; i < panel * MR + panel_rows(s, panel); i++) {
+  for (int i = panel * MR; i < MIN(s->n, panel * MR + MR); i++) {
     float *row = s->qkv + (i64)i * s->qkv_wide;
     const float *cs = s->trig + ((i64)s->layer->rope * m->max_rows + i) * s->trig_wide;
     for (int h = 0; h < m->heads; h++) turn_head(s, row + h * D, s->layer->q_norm, cs);
@@ -146,11 +135,11 @@ static void join_row(void *arg, int i) {
 // Packs what attention gave, for the output projection.
 static void mixed_panel(void *arg, int panel) {
   step_t *s = arg;
-  const int R = panel_rows(s, panel), wide = s->att_wide;
+  const int R = panel_rows(s->n, panel), wide = s->att_wide;
   const float *rows = s->att + (i64)panel * MR * wide;
   for (int b = 0; b < s->mixed.blocks; b++) {
     float block[MR * 32] __attribute__((aligned(64)));
     for (int r = 0; r < R; r++) copy(block + r * 32, rows + r * wide + b * 32, 32);
-    put_inputs(s, &s->mixed, panel, R, b, block);
+    put_blocks(&s->mixed, panel, R, b, block, s->floats);
   }
 }

@@ -17,11 +17,10 @@ static void list_items(step_t *s) {
   int longest = 0;
   s->n_items = 0;
   for (int i = 0; i < s->n; i++) {
-    if (i == s->vectors) i = UP(i, MR);  // behind the gap, rows in bulk
     item_t *last = s->items + s->n_items - 1;
     longest = MAX(longest, s->positions[i] + 1);
     if (s->n_items && last->slot == s->slots[i] && last->rows < most &&
-        last->row + last->rows == i && last->pos + last->rows == s->positions[i])
+        last->pos + last->rows == s->positions[i])
       last->rows++;
     else
       s->items[s->n_items++] = (item_t){i, 1, s->slots[i], s->positions[i]};
@@ -35,16 +34,15 @@ static void attention(step_t *s) {
   if (s->segments > 1) run(s->team, join_row, s, s->n);
 }
 
-// From here on only the wanted rows matter, and go over vector registers. They are gathered where
-// nothing lies that is still needed.
+// From here on only the wanted rows matter: moves them to the front.
 static void keep_wanted(step_t *s) {
-  float *x = s->h, *att = s->qkv;
   for (int i = 0; i < s->wanted; i++) {
-    copy(x + (i64)i * s->wide, s->x + (i64)s->want[i] * s->wide, s->wide);
-    copy(att + (i64)i * s->att_wide, s->att + (i64)s->want[i] * s->att_wide, s->att_wide);
+    const int from = s->want[i];
+    if (from == i) continue;
+    copy(s->x + (i64)i * s->wide, s->x + (i64)from * s->wide, s->wide);
+    copy(s->att + (i64)i * s->att_wide, s->att + (i64)from * s->att_wide, s->att_wide);
   }
-  s->h = s->x, s->x = x, s->att = att;
-  s->n = s->vectors = s->wanted;
+  s->n = s->wanted;
 }
 
 static void qkv(step_t *s, const layer_t *l) {
@@ -92,8 +90,7 @@ static void forward(step_t *s) {
 
 INLINE acts_t acts_in(const acts_at *a, u8 *scratch) {
   return (acts_t){
-      scratch + a->q, (scale_t *)(scratch + a->s), (float *)(scratch + a->f),
-      (u16 *)(scratch + a->b), a->blocks};
+      scratch + a->q, (scale_t *)(scratch + a->s), (float *)(scratch + a->f), a->blocks};
 }
 
 static void step(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u8 *scratch,
@@ -105,7 +102,6 @@ static void step(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u
   s.model = m, s.weights = weights, s.kv = kv, s.logits = logits, s.team = team;
   s.tokens = rows, s.slots = rows + m->max_rows, s.positions = rows + 2 * m->max_rows;
   s.want = rows + 3 * m->max_rows, s.n = job[1], s.wanted = job[2];
-  s.vectors = job[4];
   s.threads = team->helpers + 1;
   s.x = (float *)(scratch + m->x), s.h = (float *)(scratch + m->h);
   s.qkv = (float *)(scratch + m->qkv), s.att = (float *)(scratch + m->att);

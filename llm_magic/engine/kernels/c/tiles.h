@@ -1,158 +1,160 @@
-// Products of rows in bulk (prompts) on tile registers (AMX, bfloat16): pairs of tiles of weights
-// times panels of 16 rows.
+// Products of whole panels on tile registers (AMX): two tiles of weights times up to TILE_PANELS
+// panels of 16 rows.
 //
-// Integers would need their sums stored and scaled for each block, which costs more than the sums
-// themselves [Emerald Rapids: of 54 ns a block 30]. So scales are multiplied into the weights, and
-// everything adds up in float32 inside the tile registers over all inputs. bfloat16 has 8 bits, so
-// weights and inputs are taken in two parts each, v = high + low, and three products of four are
-// summed: low * low is below 2^-16 of the whole. That is as exact as vector registers are, but not
-// the same to the last bit: so what goes this way is decided by whoever sends the rows, and a row's
-// result depends neither on its batch nor on its panel.
+// Integers in bfloat16: weights of up to 6 bits, and both parts of an input, have at most 8 bits
+// each, so every product is exact, and so is a float32 sum of them below 2^24. The high parts are
+// written times 256, an exponent, so that both parts of an input add up in one register:
+// 32 inputs x 16 x 32640 < 2^24. (As int8 the parts would need a register each, twice the stores,
+// and a shift, an addition and a conversion behind them.) What follows the sums of a block is the
+// arithmetic of matmul.h in the same order: a row's result does not depend on the way, bit by bit.
+//
+// Where sums may be larger, two exact numbers are added last, which rounds as a conversion does:
+// weights of 5 bits without sign are taken minus 16, and 16 times the sum of the inputs is added;
+// those of 8 bits keep the sums of high and low parts apart.
+//
+// Tile registers must be filled from memory and emptied to memory, one row a cycle, and neither
+// overlaps with vector instructions [measured on Emerald Rapids]. So weights are spread once for
+// all panels, rows are loaded once for both tiles, and sums are scaled some blocks at a time, with the
+// results of a panel in vector registers.
 
-#define BULK_UNITS 8    // blocks whose weights are spread at once: 32 KB for a pair
-#define BULK_PANELS 16  // panels of a task
-#define BULK_PAIRS 4    // pairs of a task
-#define PART 512        // bfloat16 in a tile register: [16 rows][32 inputs], [16][16 outputs][2]
-#define HIGH_HALF ((i32)0xffff0000)
+#define SEGMENT 4  // units whose sums are held at once; a unit: a block, of Q6_K half a block
 
-// The nearest bfloat16, as the upper half of a float.
-INLINE mi rounded(mf v) { return ((mi)v + 0x8000) & HIGH_HALF; }
+typedef struct {
+  u16 weights[SEGMENT][2][512];  // [unit][tile][16 pairs of inputs][16 outputs][2] bfloat16
+  float sums[2][SEGMENT][2][256];  // [tile][unit][all or high, low][16 rows][16 outputs]
+  mf scale[SEGMENT][2], minimum[SEGMENT][2];
+} tiles_t;
 
-INLINE u16 *panel_b(const acts_t *a, int panel) {
-  return a->b + (i64)panel * a->blocks * 2 * PART;
-}
-
-// One block of a panel's inputs in two parts. x: [R][32]. What lies in the rows beyond R meets no
-// other row.
-INLINE void put_parts(const acts_t *a, int panel, int R, int block, const float *x) {
-  u16 *b = panel_b(a, panel) + (i64)block * 2 * PART;
-  for (int r = 0; r < R; r++)
-    for (int i = 0; i < 32; i += 16) {
-      const vf v = ld(x + r * 32 + i);
-      const mi high = rounded(v), low = rounded(v - (vf)high);
-      *(v16u16_u *)(b + r * 32 + i) = __builtin_convertvector((vi)high >> 16 & 0xffff, v16u16);
-      *(v16u16_u *)(b + PART + r * 32 + i) = __builtin_convertvector(low >> 16 & 0xffff, v16u16);
-    }
-}
-
-typedef struct { u16 high[PART], low[PART]; } spread_t;  // [pair of inputs][16 outputs][2]
-
-// A block's weights in two parts. sd, sm: of its super-block.
-INLINE void spread(int kind, const u8 *b, mf sd, mf sm, spread_t *to) {
+// The integers of unit `half` of a block, and what they are multiplied by.
+INLINE void spread(int kind, int half, const u8 *b, mf sd, mf sm, u16 *to, mf *d, mf *m) {
   const kind_t is = kind_of(kind);
   const u8 *h = b + (kind == Q4_1 || kind == Q5_1 ? 64 : 32);
   const u8 *q = h + (is.high == 1 ? 64 : is.high == 2 ? 128 : 0);
-  mf d, m = {}, d2;
-  if (kind == Q6_K) d = sd * bytes_to_f32(b, 1), d2 = sd * bytes_to_f32(b + 16, 1);
-  else if (super_bytes(kind)) d = sd * bytes_to_f32(b, 0);
-  else d = half_to_f32(b);
-  if (super_bytes(kind) && is.minimum) m = sm * bytes_to_f32(b + 16, 0);
-  else if (is.minimum) m = half_to_f32(b + 32);
+  const int minus = is.offset_log2 ? 1 << is.offset_log2 : is.high ? 16 : 0;
   UNROLL for (int j = 0; j < 8; j++) {
     const mi w = (mi)group(kind, q, h, j);
-    const mf by = kind == Q6_K && j >= 4 ? d2 : d;
-    mf v[4];
-    UNROLL for (int i = 0; i < 4; i++) {
-      const mi one = i == 3 ? (mi)((mu)w >> 24) : w >> 8 * i & 255;
-      v[i] = __builtin_convertvector(one - (is.offset_log2 ? 1 << is.offset_log2 : 0), mf) * by + m;
-    }
-    UNROLL for (int i = 0; i < 4; i += 2) {
-      const mi even = (mi)v[i] & HIGH_HALF, odd = (mi)v[i + 1] & HIGH_HALF;
-      const mi even2 = rounded(v[i] - (mf)even), odd2 = rounded(v[i + 1] - (mf)odd);
-      *(mi *)(to->high + (2 * j + i / 2) * 32) = (mi)((mu)even >> 16) | odd;
-      *(mi *)(to->low + (2 * j + i / 2) * 32) = (mi)((mu)even2 >> 16) | odd2;
-    }
+    mi v[4];
+    UNROLL for (int i = 0; i < 4; i++)
+      v[i] = (mi)__builtin_convertvector((w >> 8 * i & 255) - minus, mf);
+    if (kind == Q6_K && j / 4 != half) v[0] = v[1] = v[2] = v[3] = (mi){};
+    UNROLL for (int i = 0; i < 4; i += 2)
+      *(mi *)(to + (2 * j + i / 2) * 32) = (mi)((mu)v[i] >> 16) | v[i + 1];
   }
+  if (kind == Q6_K) *d = sd * bytes_to_f32(b + 16 * half, 1);
+  else if (super_bytes(kind)) *d = sd * bytes_to_f32(b, 0);
+  else *d = half_to_f32(b);
+  if (super_bytes(kind) && is.minimum) *m = sm * bytes_to_f32(b + 16, 0);
+  else if (is.minimum) *m = half_to_f32(b + 32);
 }
 
-// Sums: registers 0 to 3. Rows: 4 and 5. Weights: 6 and 7. The same sum comes every fourth time:
-// it takes three products to be ready. Low parts of the rows first, so that no part is loaded twice.
-#define DOTS_2                                   \
-  TILE_DOT(0, 4, 6); TILE_DOT(2, 5, 6);          \
-  TILE_DOT(1, 4, 7); TILE_DOT(3, 5, 7);
-#define DOTS_1 TILE_DOT(0, 4, 6); TILE_DOT(1, 4, 7);
-
-// y[2][16][16] of panel a, and of the one behind it if `two`: [2][2][16][16], added to what is
-// there unless `start`. w: [unit][tile].
-INLINE void multiply(const spread_t *w, int units, const u16 *a, i64 stride, int two, int start,
-                     float *y) {
+// Sums of 16 rows with two tiles. a: the rows' first block; per: units of a block; apart: those of
+// high and low parts.
+INLINE void multiply(tiles_t *t, int units, int per, int apart, const u16 *a) {
   TILE_REGISTERS
-  if (start) {
-    TILE_ZERO(0); TILE_ZERO(1);
-    if (two) { TILE_ZERO(2); TILE_ZERO(3); }
-  } else {
-    TILE_LOAD(0, y); TILE_LOAD(1, y + 256);
-    if (two) { TILE_LOAD(2, y + 512); TILE_LOAD(3, y + 768); }
-  }
-  for (int u = 0; u < units; u++, a += 2 * PART, w += 2) {
-    TILE_LOAD(4, a + PART);
-    TILE_LOAD(6, w[0].high);
-    TILE_LOAD(7, w[1].high);
-    if (two) { TILE_LOAD(5, a + stride + PART); DOTS_2 } else { DOTS_1 }
-    TILE_LOAD(4, a);
-    if (two) { TILE_LOAD(5, a + stride); DOTS_2 } else { DOTS_1 }
-    TILE_LOAD(6, w[0].low);
-    TILE_LOAD(7, w[1].low);
-    if (two) { DOTS_2 } else { DOTS_1 }
-  }
-  TILE_STORE(0, y); TILE_STORE(1, y + 256);
-  if (two) { TILE_STORE(2, y + 512); TILE_STORE(3, y + 768); }
-}
-
-// Spreads units k .. k + units - 1 of tile w; k: a multiple of 8, where a super-block begins.
-INLINE void spread_units(int kind, const u8 *w, int k, int units, spread_t *to) {
-  const int head = super_bytes(kind), bytes = block_bytes(kind);
-  const u8 *b = w + (i64)k * bytes + k / 8 * head;
-  mf sd = {}, sm = {};
-  if (head) {
-    sd = half_to_f32(b);
-    if (kind != Q6_K) sm = -half_to_f32(b + 32);
-    b += head;
-  }
-  for (int u = 0; u < units; u++, b += bytes, to += 2) {
-    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(b + AHEAD + i, 0, 3);
-    spread(kind, b, sd, sm, to);
+  for (int u = 0; u < units; u++) {
+    const u16 *rows = a + u / per * 1024;
+    TILE_LOAD(4, rows);
+    TILE_LOAD(6, t->weights[u][0]);
+    TILE_ZERO(0);
+    TILE_DOT(0, 4, 6);
+    TILE_LOAD(7, t->weights[u][1]);
+    TILE_ZERO(1);
+    TILE_DOT(1, 4, 7);
+    TILE_LOAD(5, rows + 512);
+    if (apart) {
+      TILE_ZERO(2);
+      TILE_DOT(2, 5, 6);
+      TILE_ZERO(3);
+      TILE_DOT(3, 5, 7);
+      TILE_STORE(2, t->sums[0][u][1]);
+      TILE_STORE(3, t->sums[1][u][1]);
+    } else {
+      TILE_DOT(0, 5, 6);
+      TILE_DOT(1, 5, 7);
+    }
+    TILE_STORE(0, t->sums[0][u][0]);
+    TILE_STORE(1, t->sums[1][u][0]);
   }
 }
 
-#define SPREAD(kind)                                                                            \
-  static __attribute__((noinline)) void spread_##kind(const u8 *w, int k, int units,            \
-                                                      spread_t *to) {                           \
-    spread_units(kind, w, k, units, to);                                                        \
+// Adds what the sums of one tile stand for to y[16][16].
+INLINE void add_sums(const tiles_t *t, int kind, int tile, int units, int per, const scale_t *as,
+                     int stride, float *y) {
+  const kind_t is = kind_of(kind);
+  mf acc[16];
+  UNROLL for (int r = 0; r < 16; r++) acc[r] = ld_mf(y + r * 16);
+  for (int u = 0; u < units; u++) {
+    const float *sums = t->sums[tile][u][0], *low = t->sums[tile][u][1];
+    const scale_t *s = as + u / per * stride;
+    const mf d = t->scale[u][tile], m = t->minimum[u][tile];
+    UNROLL for (int r = 0; r < 16; r++) {
+      mf sum = ld_mf(sums + r * 16);
+      if (kind == Q8_0) sum += ld_mf(low + r * 16);
+      else if (is.minimum && is.high) sum += (float)(-16 * s[r].neg);
+      acc[r] += sum * (d * s[r].d);
+      if (is.minimum) acc[r] += m * s[r].sum;
+    }
   }
-SPREAD(Q4_0) SPREAD(Q4_1) SPREAD(Q5_0) SPREAD(Q5_1) SPREAD(Q8_0) SPREAD(Q4_K) SPREAD(Q5_K)
-SPREAD(Q6_K)
+  UNROLL for (int r = 0; r < 16; r++) st_mf(y + r * 16, acc[r]);
+}
 
-static void spread_any(int kind, const u8 *w, int k, int units, spread_t *to) {
-  switch (kind) {
-#define CASE(kind) case kind: spread_##kind(w, k, units, to); break;
+// y[panel][2][16][16] = two tiles, `w` and the next one, times panels panel0 .. panel1 - 1 of n
+// rows. Rows beyond a panel's own mean nothing: their inputs are whatever lies there, in memory
+// that is ours.
+INLINE void pair_int(int kind, const u8 *w, const acts_t *a, int n, int panel0, int panel1,
+                     float *y) {
+  const int head = super_bytes(kind), bytes = block_bytes(kind), blocks = a->blocks;
+  const int per = kind == Q6_K ? 2 : 1;
+  const u8 *b[2] = {w, w + tile_bytes(kind, blocks)};
+  mf sd[2] = {}, sm[2] = {};
+  tiles_t t __attribute__((aligned(64)));
+  for (int i = 0; i < (panel1 - panel0) * 512; i += 16) st_mf(y + i, (mf){});
+  for (int k = 0; k < blocks; k += SEGMENT / per) {
+    const int units = MIN(SEGMENT, (blocks - k) * per);
+    for (int u = 0; u < units; u++)
+      for (int i = 0; i < 2; i++) {
+        const int half = u % per;
+        if (head && !half && (k + u / per) % 8 == 0) {
+          sd[i] = half_to_f32(b[i]);
+          if (kind != Q6_K) sm[i] = -half_to_f32(b[i] + 32);
+          b[i] += head;
+        }
+        if (!half)
+          UNROLL for (int at = 0; at < bytes; at += 64) __builtin_prefetch(b[i] + AHEAD + at, 0, 3);
+        spread(kind, half, b[i], sd[i], sm[i], t.weights[u][i], &t.scale[u][i], &t.minimum[u][i]);
+        if (half == per - 1) b[i] += bytes;
+      }
+    for (int p = panel0; p < panel1; p++) {
+      const int R = panel_rows(n, p);
+      const scale_t *s = panel_s(a, p) + (i64)k * R;
+      float *to = y + (p - panel0) * 512;
+      multiply(&t, units, per, kind == Q8_0, (const u16 *)panel_q(a, p) + (i64)k * 1024);
+      add_sums(&t, kind, 0, units, per, s, R, to);
+      add_sums(&t, kind, 1, units, per, s, R, to + 256);
+    }
+  }
+}
+
+#define PAIR(kind)                                                                               \
+  static __attribute__((noinline)) void pair_##kind(const u8 *w, const acts_t *a, int n,         \
+                                                    int panel0, int panel1, float *y) {          \
+    pair_int(kind, w, a, n, panel0, panel1, y);                                                  \
+  }
+PAIR(Q4_0) PAIR(Q4_1) PAIR(Q5_0) PAIR(Q5_1) PAIR(Q8_0) PAIR(Q4_K) PAIR(Q5_K) PAIR(Q6_K)
+
+// y[panel][2][MR][16]: a pair of tiles times some panels, each by the way that it is packed for.
+static void pair_times_panels(const u8 *weights, const mat_t *m, int pair, const acts_t *a, int n,
+                              int panel0, int panel1, float *y) {
+  const u8 *w = weights + m->at + 2 * pair * tile_bytes(m->kind, a->blocks);
+  int whole = is_float(m->kind) ? panel0 : panel1;  // panels that tile registers take
+  if (whole > panel0 && panel_rows(n, panel1 - 1) < TILE_ROWS) whole--;
+  if (whole > panel0) switch (m->kind) {
+#define CASE(kind) case kind: pair_##kind(w, a, n, panel0, whole, y); break;
     CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
 #undef CASE
   }
-}
-
-typedef struct { const mat_t *m; int pair; } pair_t;  // two tiles of a matrix
-
-// y[pair][panel][2][16][16] = pairs (of quantised matrices) times panels from .. to - 1.
-static void pairs_times_panels(const u8 *weights, const pair_t *pairs, int n_pairs,
-                               const acts_t *a, int from, int to, float *y) {
-  spread_t w[BULK_UNITS][2] __attribute__((aligned(64)));
-  const i64 stride = (i64)a->blocks * 2 * PART;
-  tiles_on();
-  for (int k = 0; k < a->blocks; k += BULK_UNITS) {
-    const int units = MIN(BULK_UNITS, a->blocks - k);
-    for (int i = 0; i < n_pairs; i++) {
-      const mat_t *m = pairs[i].m;
-      const i64 bytes = tile_bytes(m->kind, a->blocks);
-      for (int t = 0; t < 2; t++)
-        spread_any(m->kind, weights + m->at + (2 * pairs[i].pair + t) * bytes, k, units, &w[0][t]);
-      float *sums = y + (i64)i * (to - from) * 512;
-      const u16 *rows = panel_b(a, from) + (i64)k * 2 * PART;
-      int p = from;
-      for (; p + 2 <= to; p += 2, rows += 2 * stride, sums += 1024)
-        multiply(w[0], units, rows, stride, 1, k == 0, sums);
-      if (p < to) multiply(w[0], units, rows, stride, 0, k == 0, sums);
-    }
-  }
-  tiles_off();
+  for (int p = whole; p < panel1; p++)
+    for (int i = 0; i < 2; i++)
+      tile_times_panel(weights, m, 2 * pair + i, a, p, panel_rows(n, p),
+                       y + ((p - panel0) * 2 + i) * MR * 16);
 }
