@@ -232,7 +232,9 @@ class ChatView {
     });
     this.earlier.replaceChildren(...(n ? [
       node("span", "", { textContent: text }),
-      button("Resume", "resume", "llmc-primary"), button("Start anew", "start anew", ""),
+      node("div", "llmc-choice", {}, [
+        button("Resume", "resume", "llmc-primary"), button("Start anew", "start anew", ""),
+      ]),
     ] : []));
     this.showEmpty();
   }
