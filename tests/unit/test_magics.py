@@ -299,7 +299,7 @@ def test_status_says_what_computes_and_what_the_cache_has_saved(
     shell: InteractiveShell, script: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Status(
-        model="scripted", path="/home/me/x.gguf", device="CPU", compute="AVX-512 VNNI, 2 threads",
+        model="scripted", path="/models/x.gguf", device="CPU", compute="AVX-512 VNNI, 2 threads",
         threads=2, ctx=4096, slots=4, cached_tokens=1_104, cached_bytes=25_600_000, queued=0,
         running=1, memory_bytes=100_000_000, cache_hits=300, cache_misses=900,
     )  # fmt: skip
@@ -309,7 +309,7 @@ def test_status_says_what_computes_and_what_the_cache_has_saved(
         assert "AVX-512 VNNI, 2 threads" in text
         assert "1,104 tokens, 25.6 MB" in text
         assert "300 of 1,200 prompt tokens (25%)" in text
-        assert "/home" not in text
+        assert "/models" not in text
     fresh = replace(known, cache_hits=0, cache_misses=0)
     monkeypatch.setattr(script, "status", lambda: fresh)
     assert "from the cache" not in command(shell, "status")["text/plain"]
