@@ -47,33 +47,36 @@ INLINE void spread(int kind, int half, const u8 *b, mf sd, mf sm, u16 *to, mf *d
   else if (is.minimum) *m = half_to_f32(b + 32);
 }
 
-// Sums of 16 rows with two tiles. a: the rows' first block; per: units of a block; apart: those of
-// high and low parts.
+// A unit with two tiles: both parts of the rows into one register each (c, d), or apart into two
+// (low parts: l, m).
+#define UNIT(u, c, d, l, m)                     \
+  TILE_LOAD(4, a + (u) / per * 1024);           \
+  TILE_LOAD(6, t->weights[u][0]);               \
+  TILE_ZERO(c);                                 \
+  TILE_DOT(c, 4, 6);                            \
+  TILE_LOAD(7, t->weights[u][1]);               \
+  TILE_ZERO(d);                                 \
+  TILE_DOT(d, 4, 7);                            \
+  TILE_LOAD(5, a + (u) / per * 1024 + 512);     \
+  if (apart) { TILE_ZERO(l); TILE_ZERO(m); }    \
+  TILE_DOT(l, 5, 6);                            \
+  TILE_DOT(m, 5, 7);                            \
+  TILE_STORE(c, t->sums[0][u][0]);              \
+  TILE_STORE(d, t->sums[1][u][0]);              \
+  if (apart) { TILE_STORE(l, t->sums[0][u][1]); TILE_STORE(m, t->sums[1][u][1]); }
+
+// Sums of 16 rows with two tiles. a: the rows' first block; per: units of a block. Units take turns
+// with the registers: the second product with one waits for the first.
 INLINE void multiply(tiles_t *t, int units, int per, int apart, const u16 *a) {
   TILE_REGISTERS
   for (int u = 0; u < units; u++) {
-    const u16 *rows = a + u / per * 1024;
-    TILE_LOAD(4, rows);
-    TILE_LOAD(6, t->weights[u][0]);
-    TILE_ZERO(0);
-    TILE_DOT(0, 4, 6);
-    TILE_LOAD(7, t->weights[u][1]);
-    TILE_ZERO(1);
-    TILE_DOT(1, 4, 7);
-    TILE_LOAD(5, rows + 512);
     if (apart) {
-      TILE_ZERO(2);
-      TILE_DOT(2, 5, 6);
-      TILE_ZERO(3);
-      TILE_DOT(3, 5, 7);
-      TILE_STORE(2, t->sums[0][u][1]);
-      TILE_STORE(3, t->sums[1][u][1]);
+      UNIT(u, 0, 1, 2, 3)
+    } else if (u % 2) {
+      UNIT(u, 2, 3, 2, 3)
     } else {
-      TILE_DOT(0, 5, 6);
-      TILE_DOT(1, 5, 7);
+      UNIT(u, 0, 1, 0, 1)
     }
-    TILE_STORE(0, t->sums[0][u][0]);
-    TILE_STORE(1, t->sums[1][u][0]);
   }
 }
 
