@@ -28,6 +28,15 @@ from typing import Any
 from .utf8 import whole
 
 
+def named(error: BaseException) -> str:
+    """The class of an error that may be anybody's, and its text, if it has one: that may fail."""
+    try:
+        text = whole(str(error)).strip()
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class LLMError(Exception):
     """Base of all errors of llm_magic. `partial` is the Reply up to the failure, or None."""
 

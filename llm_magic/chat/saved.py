@@ -85,7 +85,10 @@ def checked(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
 def number_in(value: Any, what: str) -> float | None:
     if value is None:
         return None
-    number = float(checked(value, (int, float), what))
+    try:
+        number = float(checked(value, (int, float), what))
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
     if not math.isfinite(number):
         raise fail(f"{what} is not finite")
     return number
@@ -217,6 +220,7 @@ def sampling_in(data: Any) -> Sampling:
                 )
             )
         else:
+            number_in(value, f.name)
             values[f.name] = checked(
                 value, int if f.name in _WHOLE_NUMBERS else (int, float), f.name
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
-from ..errors import EngineError, Interrupted, LLMError
+from ..errors import EngineError, Interrupted, LLMError, named
 from ..events import Delta, Event, Finish, Prefill, Progress, Queued, Token
 from ..provider import Stream
 from .interrupts import deferred
@@ -130,7 +130,7 @@ class TokenStream:
             self._fold.add(event)
         self._out.clear()
         if not isinstance(error, LLMError):
-            wrapped = EngineError(f"generation failed: {type(error).__name__}: {error}")
+            wrapped = EngineError(f"generation failed: {named(error)}")
             wrapped.__cause__ = error
             error = wrapped
         error.partial = self._fold.reply()

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ..errors import named
 from ..events import ToolCall, ToolRecord
 from .interrupts import immediate
 from .schema import to_json
@@ -191,7 +192,7 @@ def _approved(call: ToolCall, tool: Tool, approve: Approve, out: _Outcome) -> bo
     try:
         verdict = approve(call, out.arguments)
     except Exception as e:  # whoever was to decide could not: that is no approval
-        verdict = f"it could not be asked for ({type(e).__name__}: {e})"
+        verdict = f"it could not be asked for ({named(e)})"
     finally:  # an interrupt ends the waiting, too
         out.waited = time.perf_counter() - asked
     out.approval = "approved"
@@ -253,7 +254,7 @@ def _run(
 
 
 def _raised(out: _Outcome, e: BaseException) -> None:
-    _refused(out, "error", _clipped(f"{type(e).__name__}: {e}", MAX_RESULT // 4))
+    _refused(out, "error", _clipped(named(e), MAX_RESULT // 4))
 
 
 async def _awaited(value: Any) -> Any:

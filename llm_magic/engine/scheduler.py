@@ -26,7 +26,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError
+from ..errors import ContextOverflowError, EngineError, LLMError, NotLoadedError, named
 from ..events import Finish, FinishReason, Prefill, Queued, Sampling, Timings, Token, Top, Usage
 from ..prefix import common_prefix
 from . import turns
@@ -737,6 +737,6 @@ def _finite(x: float) -> float | None:
 def _engine_error(error: Exception) -> LLMError:
     if isinstance(error, LLMError):
         return error
-    wrapped = EngineError(f"generation failed: {type(error).__name__}: {error}")
+    wrapped = EngineError(f"generation failed: {named(error)}")
     wrapped.__cause__ = error
     return wrapped

@@ -2,6 +2,7 @@
 // everything ({to: this view}). Goes out: what the person asks for. No network, and no state of its
 // own but the draft: a second view or a reloaded page shows the same.
 
+import { memory } from "./memory.js";
 import { Kept } from "./kept.js";
 import { forward, keepKeys } from "./keys.js";
 import { node } from "./dom.js";
@@ -20,8 +21,8 @@ const EDITING = new Set(
 const SILENT = "The kernel does not answer. It is busy, or it is not the one of this chat any more: " +
   "then run the cell again.";
 const GONE = "The kernel of this chat is gone. Run the cell again: the conversation can go on from here.";
-// Cell -> what its last chat said, so that a chat in a new kernel can go on from it.
-const remembered = (window.__llmMagicChats ??= new WeakMap());
+// What the last chats of each cell said, so that a chat in a new kernel can go on from it.
+const remembered = memory("chats");
 
 class ChatView {
   constructor(model, el) {
@@ -30,6 +31,7 @@ class ChatView {
     this.seq = null; // number of the last message shown; null until the first snapshot
     this.turns = [];
     this.place = null; // the notebook's cell around this view
+    this.which = ""; // which of the chats of this cell it is
     this.pending = null; // {nonce, text} that the kernel has not taken yet
     this.tell = this.tell.bind(this);
     this.form = model.get("form") ?? {};
@@ -202,15 +204,15 @@ class ChatView {
   remember() {
     const turns = this.savedTurns().map(([role, content]) => ({ role, content }));
     const draft = this.input.value;
-    if (turns.length) remembered.set(this.place, { turns, draft });
-    else if (this.offered) remembered.set(this.place, { ...remembered.get(this.place), draft });
-    else remembered.delete(this.place);
+    const before = this.offered ? remembered.get(this.place, this.which) : undefined;
+    const found = turns.length ? { turns, draft } : this.offered ? { ...before, draft } : undefined;
+    remembered.set(this.place, this.which, found);
   }
 
   // A chat in a new kernel is told what this cell's last one said: the kernel may know it from the
   // saved notebook, or not.
   recall() {
-    const { turns, draft } = remembered.get(this.place) ?? {};
+    const { turns, draft } = remembered.get(this.place, this.which) ?? {};
     if (this.turns.length) return;
     if (draft) this.draft(draft);
     if (turns?.length) this.tell({ t: "remembered", turns });
@@ -430,6 +432,7 @@ class ChatView {
       case "notice": return this.say(op.text, op.action);
       case "draft": return this.draft(op.text);
       case "file": return this.offerFile(op.data);
+      case "place": this.which = op.key; return undefined;
       case "offer": return this.offer(op);
       case "accepted": return this.accepted(op.nonce);
       case "refused":

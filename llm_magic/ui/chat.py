@@ -43,7 +43,7 @@ SUGGESTIONS = (
 )
 # In this order they are one module: what one declares, the later ones use.
 _SCRIPTS = (
-    *("dom.js", "kept.js", "keys.js"),
+    *("dom.js", "memory.js", "kept.js", "keys.js"),
     *("chat_dom.js", "chat_turn.js", "chat_panel.js", "chat.js"),
 )
 
@@ -69,9 +69,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     # Settled state: {"v": 1, "model": name, "turns": [[role, text, note]]}. Written by the pump
     # only; it is what a page has left when the kernel is gone. Streaming goes by messages.
     state = traitlets.Dict().tag(sync=True)
-    # The cell that showed a chat without a name last, and how many it showed before that one.
-    _shown_last: ClassVar[tuple[str, int]] = ("", 0)
-
+    _order: ClassVar[widget.Order] = widget.Order()  # of the chats without a name
     # What the page needs to draw its form; never changes.
     form = traitlets.Dict().tag(sync=True)
 
@@ -99,6 +97,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
             self._bundle(), f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode()
         )  # fmt: skip
         self._cell: Any = None  # parent header of the cell that shows this chat
+        self._key: str | None = None if name is None else f"name {name}"
         self._looked = False  # for an earlier conversation
         self.on_msg(self._on_message)
         widget.take_subshell_messages(self.comm)
@@ -141,7 +140,8 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._pump.stop()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the answer. False when `timeout` seconds were not enough."""
+        """Wait until all that was asked for is done. False when `timeout` seconds were not
+        enough."""
         with hub.gate.lend():
             done = self._pump.wait(timeout)
         if self._cell is not None:
@@ -205,14 +205,12 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _look_for_earlier(self) -> None:
         """Once, when the chat is first shown: does the notebook hold a conversation of it?"""
+        # Those that need no earlier one count, too: the notebook holds them all.
+        nth = 0 if self._name is not None else Chat._order.of(self._cell, self.model_id)
+        self._key = self._key or str(nth)
         if self._looked or self.messages:
             return
         self._looked = True
-        cell = str((self._cell or {}).get("msg_id"))
-        before = Chat._shown_last
-        nth = before[1] + 1 if self._name is None and before[0] == cell else 0
-        if self._name is None:
-            Chat._shown_last = cell, nth
         data = earlier.find(self._name, nth)
         with contextlib.suppress(ValueError):  # a foreign one, or a damaged one
             found = None if data is None else self._pump.offer(data)
@@ -254,8 +252,17 @@ class _Port:
         self._values = settings.given(values)
         self._tools = tuple(tools)
         self._approve = approve
+        self._own = Ledger()
+
+    @property
+    def ledger(self) -> Ledger:
+        # Asked for each time: the extension may be loaded later, or anew.
         magics = widget.extension()
-        self.ledger: Ledger = Ledger() if magics is None else magics.ledger
+        return self._own if magics is None else magics.ledger
+
+    @property
+    def key(self) -> str:
+        return self._chat._key or ""
 
     @property
     def _chosen(self) -> LLM | str | None:

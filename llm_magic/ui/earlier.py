@@ -5,12 +5,14 @@ notebook holds of this chat, or nothing; never an error, since nobody asked for 
 pages or threads.
 
 Jupyter's server (2 and newer) names the notebook in JPY_SESSION_NAME, VS Code in a variable of the
-notebook. The cell is found by its id, which JupyterLab and Notebook tell the kernel; where the file
-has no such id (VS Code tells another one), by its source, if only one cell has it.
+notebook. The cell is found by its id, which JupyterLab and Notebook tell the kernel; where no file
+can have such an id (VS Code tells an address), or this one has none (before nbformat 4.5), by its
+source, if only one cell has it. A cell that was not saved yet may have the source of another one.
 """
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from .transcript import VENDOR, outputs
 from .turns import Turns
 
 MAX_FILE = 50_000_000  # bytes; a bigger one would hold the cell up for seconds
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a cell, as nbformat has it
 DISPLAY = "llm-chat-"  # how the displays of transcripts are called
 
 
@@ -96,7 +99,9 @@ def choose(data: Any, cell: Any, source: Any, name: str | None, nth: int) -> Any
         named = [talk for _, _, talks in cells for talk in talks if _name(talk) == name]
         return named[-1] if named else None
     mine = [talks for id, _, talks in cells if cell and id == cell]
-    mine = mine or [talks for _, text, talks in cells if source and text == source]
+    told = isinstance(cell, str) and _ID.fullmatch(cell) is not None
+    if not (told and any(id for id, _, _ in cells)):
+        mine = mine or [talks for _, text, talks in cells if source and text == source]
     if len(mine) != 1:
         return None
     talks = [talk for talk in mine[0] if _name(talk) is None]

@@ -2,6 +2,7 @@
 // {seq, ops} and, on request, a snapshot ({to: this page}). Goes out: hello, branch, stop, settings.
 // Nothing is fetched, all text is set as text, and a second view of the same reply shows the same.
 
+import { memory } from "./memory.js";
 import { Kept } from "./kept.js";
 import { forward, keepKeys } from "./keys.js";
 import { node } from "./dom.js";
@@ -15,8 +16,8 @@ const NO_ANSWER = "The kernel does not answer: it is busy, or it is not the one 
 const GONE = "The kernel of this view is gone. All that was shown can still be read. " +
   "To go on from it, run the cell again.";
 const KEEP = 1500; // ms of quiet until the page asks for what it remembers of the reply
-// Cell -> the reply that its last view showed, so that a view in a new kernel can go on from it.
-const replies = (window.__llmMagicReplies ??= new WeakMap());
+// What the last views of each cell showed, so that a view in a new kernel can go on from it.
+const replies = memory("replies");
 
 class Explorer {
   constructor(model, el) {
@@ -29,6 +30,7 @@ class Explorer {
     this.busy = false;
     this.gone = false; // the kernel is: nothing can be asked of it
     this.place = null; // the notebook's cell around this view
+    this.which = ""; // which of the views of this cell it is
     this.entering = false; // somebody wants into the card, which has nothing to choose yet
     this.saved = null; // the reply itself, for a view in a new kernel
     this.kept = new Kept(model, () => this.send({ t: "output", page: this.id }));
@@ -48,7 +50,7 @@ class Explorer {
   }
 
   dispose() {
-    if (this.gone && this.saved && this.place) replies.set(this.place, this.saved);
+    if (this.gone && this.saved && this.place) replies.set(this.place, this.which, this.saved);
     this.model.off("msg:custom", this.listen);
     this.model.off("comm_live_update", this.revive);
     removeEventListener("scroll", this.moved, { capture: true });
@@ -325,7 +327,7 @@ class Explorer {
 
   // What is remembered of the cell's last view, whose kernel is gone.
   remember() {
-    const earlier = replies.get(this.place);
+    const earlier = replies.get(this.place, this.which);
     this.again.hidden = !earlier;
     if (!earlier) return;
     const n = (earlier.tokens ?? []).length;
@@ -335,8 +337,8 @@ class Explorer {
   }
 
   resume() {
-    this.send({ t: "load", data: replies.get(this.place) });
-    replies.delete(this.place);
+    this.send({ t: "load", data: replies.get(this.place, this.which) });
+    replies.set(this.place, this.which, undefined);
     this.again.hidden = true;
   }
 
@@ -375,6 +377,7 @@ class Explorer {
       case "ready": return this.ready();
       case "settings": return this.settings.show(op);
       case "kept": this.hide(op.display); return this.kept.told(op);
+      case "place": this.which = op.key; return undefined;
       case "output": return this.kept.renew(op);
       case "saved": this.saved = op.data; return undefined;
       case "open": return this.opened(op);

@@ -13,7 +13,7 @@ was loaded anew, asks for a snapshot.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import anywidget
@@ -90,6 +90,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     _esm = widget.script(
         (
             "dom.js",
+            "memory.js",
             "kept.js",
             "keys.js",
             "explore_parts.js",
@@ -105,6 +106,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     state = traitlets.Dict().tag(sync=True)
     # The probabilities at which the steps of the scale begin. Never changes.
     scale = traitlets.List().tag(sync=True)
+    _order: ClassVar[widget.Order] = widget.Order()
 
     def __init__(
         self,
@@ -130,6 +132,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._run: _Run | None = None
         self._ops: list[Op] = []
         self._seq = 0
+        self._key: str | None = None  # which of the views of its cell it is
         self._cell: Any = None  # parent header of the cell that shows the static form
         super().__init__(state=self._saved(), scale=[step.floor for step in logprobs.SCALE])
         self.on_msg(self._on_message)
@@ -171,6 +174,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             # without a kernel then says "model not found": so the static form is a display.
             view, metadata = self._repr_mimebundle_()
             view["text/plain"] = repr(self)
+            place = str(Explorer._order.of(widget.running_cell(), self.model_id))
+            self._key = self._key or place
             display(view, metadata=metadata, raw=True)
         self._cell = widget.running_cell()
         if self._own:
@@ -226,6 +231,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._show_tokens()
         self._flush()  # what was pending is in the picture: its number must be used up first
         ops: list[Op] = [self._heads(), self._settings(), {"o": "kept", **self._kept.told()}]
+        ops.append({"o": "place", "key": self._key or ""})
         for i, node in enumerate(self._tree.nodes):
             for k in range(0, len(node.rows), CHUNK):
                 ops.append({"o": "rows", "view": i, "from": k, "rows": node.rows[k : k + CHUNK]})

@@ -45,6 +45,8 @@ class Loop:
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
         self._idle.set()
+        self._rest = threading.Event()
+        self._rest.set()
 
     @property
     def idle(self) -> bool:
@@ -52,8 +54,9 @@ class Loop:
         return self._idle.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is idle. False when the time was up first."""
-        return self._idle.wait(timeout)
+        """Wait until all that was handed over is handled, and nothing that began goes on. False
+        when the time was up first."""
+        return self._rest.wait(timeout)
 
     def put(self, item: Any) -> None:
         """Hand over one item; returns at once."""
@@ -61,8 +64,10 @@ class Loop:
             if self._begins(item):
                 self._coming += 1
                 self._idle.clear()
+            self._rest.clear()
             self._inbox.put(item)
-            if self._thread is None:
+            # After a fork the parent's thread is none of this process.
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
@@ -88,6 +93,7 @@ class Loop:
                 self._idle.set()
                 if self._inbox.empty():
                     self._thread = None
+                    self._rest.set()
                     return
 
     def _waiting(self) -> Iterator[Any]:

@@ -7,7 +7,7 @@ known) and one-line texts. It must not know widgets or threads.
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import LLMError
+from ..errors import LLMError, named
 from ..events import CallDelta, CallDone, Delta, Event, Finish, Prefill, Progress, Queued, ToolDone
 from ..utf8 import whole
 from .progress import work
@@ -71,7 +71,5 @@ def phase_of(event: Event, model: str) -> Phase | None:
 
 def describe(error: BaseException) -> str:
     """One line for people: our own errors speak for themselves, others need their class."""
-    text = whole(str(error)).strip()
-    if isinstance(error, LLMError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = whole(str(error)).strip() if isinstance(error, LLMError) else ""
+    return text or named(error)

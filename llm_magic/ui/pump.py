@@ -23,6 +23,7 @@ from ..utf8 import whole_json
 from . import earlier, settings, throughput
 from .branches import choice, measured, prefix
 from .earlier import Earlier
+from .ledger import Ledger
 from .loop import Loop
 from .outbox import Op, Outbox
 from .phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
@@ -52,7 +53,9 @@ class Pump:
         self._run: Run | None = None
         self._question: Question | None = None
         self._context: Op | None = None
-        self._cleared: Turn | None = None
+        self._watched: Ledger | None = None
+        # What was cleared, and the settings that go with it.
+        self._cleared: tuple[Turn, Mapping[str, Any]] | None = None
 
     # ------------------------------------------------------------------ any thread
 
@@ -91,12 +94,14 @@ class Pump:
         self.submit({"t": "stop"})
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no answer is in the making. False when the time was up first."""
+        """Wait until all that was submitted is done, and no answer is in the making. False when
+        the time was up first."""
         return self._loop.wait(timeout)
 
     def close(self) -> None:
         """An answer in the making is cancelled, and with it the thread ends."""
-        self._port.ledger.forget(self._on_ledger)
+        if self._watched is not None:
+            self._watched.forget(self._on_ledger)
         # No thread may be started: widgets are closed when the interpreter ends, too.
         if not self._loop.idle:
             self.stop()
@@ -145,7 +150,6 @@ class Pump:
             case {"t": "set", "name": str(name)}:
                 self._set(name, message.get("value"))
             case {"t": "ledger"}:
-                self._port.ledger.watch(self._on_ledger)
                 self._tell_ledger()
             case {"t": "undo"}:
                 self._change(self._undo)
@@ -178,6 +182,7 @@ class Pump:
             {"o": "path", "at": 0, "turns": turns},
             {"o": "settings", **self._set_values()},
             {"o": "kept", **self._port.transcript.told()},
+            {"o": "place", "key": self._port.key},
             self._offered(),
         ]
         ops += [self._context] if self._context else []
@@ -261,12 +266,23 @@ class Pump:
         if name != "model":  # it may be a path or hold a key, and no file chooses who is asked
             self._made[name] = value
 
+    def _make_all(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._make(name, value)
+        self._out.add("settings", **self._set_values())
+
     def _on_ledger(self) -> None:
         """On any thread: the notebook's ledger has grown."""
         self.submit({"t": "ledger"})
 
     def _tell_ledger(self) -> None:
-        rows = throughput.rows(self._port.ledger)
+        ledger = self._port.ledger
+        if ledger is not self._watched:
+            if self._watched is not None:
+                self._watched.forget(self._on_ledger)
+            ledger.watch(self._on_ledger)
+            self._watched = ledger
+        rows = throughput.rows(ledger)
         self._out.add("ledger", head=list(throughput.HEAD), rows=rows[-LEDGER_ROWS:])
 
     def _set_values(self) -> dict[str, Any]:
@@ -287,22 +303,25 @@ class Pump:
 
     def _clear(self) -> None:
         if self.turns.root.children:
-            self._cleared = self.turns.replace(Turn(0, "root"))
+            self._cleared = self.turns.replace(Turn(0, "root")), {}
             self._out.notice("The conversation was cleared.", "restore")
 
     def _restore(self) -> None:
-        if self._cleared is not None:
-            self.turns.replace(self._cleared)
-            self._cleared = None
+        if self._cleared is None:
+            return
+        root, made = self._cleared
+        since = self.turns.replace(root)
+        self._cleared = (since, {}) if since.children else None
+        if self._cleared is not None:  # a second view still offered to undo
+            self._out.notice("What was said since then was put aside.", "restore")
+        self._make_all(made)
 
     # ------------------------------------------------------------------ an earlier conversation
 
     def _go_on_from(self, found: Earlier) -> None:
         def change() -> None:
             self.turns.take(found.turns)
-            for name, value in found.saved.settings.items():
-                self._make(name, value)
-            self._out.add("settings", **self._set_values())
+            self._make_all(found.saved.settings)
 
         self._change(change)
 
@@ -326,7 +345,7 @@ class Pump:
 
     def _start_anew(self, found: Earlier) -> None:
         self.turns.take(found.turns)
-        self._cleared = self.turns.replace(Turn(0, "root"))
+        self._cleared = self.turns.replace(Turn(0, "root")), found.saved.settings
         self.earlier = None
         self._out.ops(self._offered())
         self._out.notice("The earlier conversation was put aside.", "restore")

@@ -30,6 +30,11 @@ class Port(Protocol):
         """The model's name, for people."""
         ...
 
+    @property
+    def key(self) -> str:
+        """Which of the chats of its cell it is."""
+        ...
+
     def open(self, messages: tuple[Message, ...], ask: Ask) -> Open:
         """How to answer these messages. Called on the pump thread, the result on the reader's."""
         ...

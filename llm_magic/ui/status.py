@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import models as files
+from ..errors import named
 from ..llm import LLM
 from . import html
 from .bundles import Fragment
@@ -68,7 +69,7 @@ def _state(llm: LLM) -> dict[str, str]:
     try:
         status = llm.status()
     except Exception as e:  # a table of several models must not fail with one of them
-        return {"model": f"{llm.model} ({type(e).__name__}: {e})"}
+        return {"model": f"{llm.model} ({named(e)})"}
     known = dataclasses.asdict(status) if dataclasses.is_dataclass(status) else {}  # type: ignore[arg-type]
     known |= {"model": llm.model} | _cache(known)
     return {name: _words(name, value) for name, value in known.items() if value is not None}

@@ -46,6 +46,27 @@ def running_cell() -> Any:
     return getattr(getattr(shell, "display_pub", None), "parent_header", None)
 
 
+class Order:
+    """Which of the widgets of one kind in a cell each is, from 0, in the order of their showing.
+
+    A cell that runs again shows others in the same order: so a page, or a saved notebook, knows
+    which of the earlier ones each of them is. Used on the thread of the cells alone.
+    """
+
+    def __init__(self) -> None:
+        self._cell = ""  # that showed the last one
+        self._ids: list[str] = []
+
+    def of(self, cell: Any, id: str) -> int:
+        """cell: parent header of the running cell. A widget that is shown twice counts once."""
+        run = str((cell or {}).get("msg_id"))
+        if run != self._cell:
+            self._cell, self._ids = run, []
+        if id not in self._ids:
+            self._ids.append(id)
+        return self._ids.index(id)
+
+
 def rebind(old: object, new: object) -> None:
     """Names of the notebook that hold the very object `old` hold `new` from now on."""
     shell = get_ipython()

@@ -680,6 +680,32 @@ def test_an_earlier_conversation_is_offered_until_the_first_message(
     notebook.close()
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_two_chats_of_a_cell_go_on_each_from_its_own(show: Open, saved: bool) -> None:
+    both = "one, other = llm_magic.Chat(llm), llm_magic.Chat(llm)\ndisplay(one, other)"
+    notebook = show(both)
+
+    def chats() -> list[ChatPage]:
+        pages = [ChatPage(notebook), ChatPage(notebook)]
+        for i, page in enumerate(pages):
+            page.root = page.root.nth(i)
+            page.input = page.root.get_by_role("textbox", name="Message")
+            page.answers, page.said = (page.root.locator(f".llmc-{n}") for n in ("answer", "said"))
+        return pages
+
+    texts = ("apple", "pear")
+    for page, text in zip(chats(), texts, strict=True):
+        page.said = page.root.locator(".llmc-user .llmc-said")
+        page.say(text)
+    if saved:
+        notebook.save()
+    notebook.restart_kernel()
+    notebook.run(0)
+    for page, text in zip(chats(), texts, strict=True):
+        page.button("Resume").click()
+        expect(page.answers).to_have_text(f"You said: {text}")
+
+
 def test_kernel_restart_says_so_and_the_chat_goes_on(show: Open) -> None:
     notebook = show()
     chat = ChatPage(notebook)

@@ -1,6 +1,7 @@
 """What a chat that is shown anew goes on from: the conversation that the saved notebook holds."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +75,9 @@ def said(data: Any) -> str | None:
     return None if data is None else str(data["turns"][0]["content"])
 
 
+OTHER = "vscode-notebook-cell:/n.ipynb#W0sZmlsZQ=="
+
+
 @pytest.mark.parametrize(
     ("id", "source", "name", "nth", "found"),
     [
@@ -84,9 +88,11 @@ def said(data: Any) -> str | None:
         ("b", "", None, 0, None),  # the only one there has a name
         ("a", "", "plan", 0, "planned"),  # in whichever cell
         ("a", "", "other", 0, None),
-        ("gone", "%llm chat", None, 0, "magic"),  # the front end tells other ids than the file
-        ("gone", "same", None, 0, None),  # two cells have this source
-        ("gone", "", None, 0, None),
+        (OTHER, "%llm chat", None, 0, "magic"),  # the front end tells other ids than the file
+        (OTHER, "same", None, 0, None),  # two cells have this source
+        (OTHER, "", None, 0, None),
+        ("new", "%llm chat", None, 0, None),  # a cell of the same source that was not saved yet
+        (None, "%llm chat", None, 0, "magic"),
         (None, None, None, 0, None),
     ],
 )
@@ -101,6 +107,12 @@ def test_the_conversation_is_that_of_the_same_cell_or_name(
         cell("e", "same"),
     )
     assert said(choose(data, id, source, name, nth)) == found
+
+
+def test_a_file_without_ids_is_searched_by_source() -> None:
+    old = cell("a", "chat", talk("hello"))
+    del old["id"]
+    assert said(choose(book(old), "made-by-the-page", "chat", None, 0)) == "hello"
 
 
 def test_a_chat_that_is_shown_twice_in_its_cell_is_one() -> None:
@@ -395,6 +407,60 @@ def test_what_the_page_remembers_counts_where_it_is_newer() -> None:
     until(lambda: port.settles > settles)
     assert [text for _, text in pump.earlier.texts] == ["hello", "hello!", "and"]
     assert offers(port)[-1]["n"] == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"usage": {"prompt": 10**400}}, {"timings": {"decode": 10**400}},
+        {"sampling": {"temperature": 10**400}}, {"sampling": {"seed": 10**400}},
+        {"sampling": {"temperature": math.nan}},
+    ],
+)  # fmt: skip
+def test_numbers_that_no_machine_has_are_a_wrong_file(reply: Any) -> None:
+    turns = [{"role": "assistant", "content": "a", "reply": {"version": 1, "text": "a", **reply}}]
+    with pytest.raises(ValueError, match="not a saved reply"):
+        Earlier.read({"version": 1, "turns": turns}, plain)
+
+
+def test_settings_come_back_with_what_was_put_aside() -> None:
+    pump, port = chat(["next"])
+    pump.offer({**talk("hello"), "settings": {"top_k": 3}})
+    for t in ("start anew", "restore"):
+        pump.submit({"t": t})
+    assert pump.wait(20)
+    assert len(pump.messages) == 2
+    assert port.values == {"top_k": 3}
+
+
+def test_what_was_said_since_is_not_lost_when_a_second_view_undoes() -> None:
+    pump, port = chat(["fresh"])
+    pump.offer(talk("hello"))
+    pump.submit({"t": "start anew"})
+    say(pump, "new")
+    for first in ("hello", "new", "hello"):
+        pump.submit({"t": "restore"})
+        assert pump.wait(20)
+        assert pump.messages[0].text == first
+    assert Page(port.posted).notices[-1].startswith("What was said since")
+
+
+def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llm_magic.ui import chat as module
+
+    asked: list[tuple[str | None, int]] = []
+    monkeypatch.setattr(earlier, "find", lambda name, nth: asked.append((name, nth)))
+    monkeypatch.setattr(module, "display", lambda *_, **__: None)
+    cells = iter(["one"] * 5 + ["two"] * 2)
+    monkeypatch.setattr(module.widget, "running_cell", lambda: {"msg_id": next(cells)})
+    given = module.Chat("m", messages=[{"role": "user", "content": "hi"}])
+    first, named, second = (module.Chat("m", name=name) for name in (None, "plan", None))
+    for shown in (given, first, named, first, second, second, module.Chat("m")):
+        shown._ipython_display_()
+    # The first one was given messages: it needs none, and the notebook holds it all the same.
+    assert asked == [(None, 1), ("plan", 0), (None, 2), (None, 1)]
+    keys = [one._port.key for one in (given, first, named, second)]
+    assert keys == ["0", "1", "name plan", "2"]
 
 
 def test_the_offered_conversation_stays_in_the_transcript() -> None:

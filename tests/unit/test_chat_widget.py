@@ -41,6 +41,7 @@ class Port:
         self.ledger = Ledger()
         self.transcript = Kept({"text/plain": ""}, "transcript")
         self.values: dict[str, Any] = {}
+        self.key = "0"
 
     def open(self, messages: tuple[Message, ...], ask: Any) -> Any:
         def start(progress: Callable[[Progress], None]) -> Any:
@@ -310,6 +311,19 @@ def test_an_error_before_the_answer_is_shown_and_the_input_kept() -> None:
     assert page.drafts == ["my long question"]
     assert page.turns == []
     assert page.phases[-1] == "idle"
+
+
+def test_an_error_whose_text_fails_is_an_error_as_any() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise TypeError("no text")
+
+    pump, port = chat(lambda request: Mute())
+    say(pump, "hello")
+    page = Page(port.posted)
+    assert page.phases[-1] == "idle"
+    assert page.notices == ["generation failed: Mute"]
+    assert page.drafts == ["hello"]
 
 
 def test_an_error_half_way_keeps_the_partial_answer() -> None:

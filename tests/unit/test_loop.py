@@ -1,8 +1,11 @@
 """The thread behind a chat and a live view: when it lives, what idle means, how often it looks."""
 
+import os
 import threading
 import time
 from typing import Any
+
+import pytest
 
 from llm_magic.ui.loop import INTERVAL, Loop
 
@@ -85,3 +88,43 @@ def test_a_fault_is_told_and_what_follows_is_handled() -> None:
     assert ended()
     assert owner.taken == ["fail", "hello"]
     assert [str(fault) for fault in owner.faults] == ["fail"]
+
+
+def test_waiting_is_for_all_that_was_handed_over() -> None:
+    owner = Owner()
+    for i in range(20):
+        owner.loop.put(i)  # begins nothing
+        assert owner.loop.wait(5)
+        assert owner.taken[-1] == i
+
+
+def test_nothing_is_lost_where_the_thread_ends_while_others_hand_over() -> None:
+    owner = Owner()
+
+    def hand_over(k: int) -> None:
+        for i in range(500):
+            owner.loop.put((k, i))
+            if i % 100 == 99:  # the thread may end
+                assert owner.loop.wait(10)
+
+    threads = [threading.Thread(target=hand_over, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert owner.loop.wait(10)
+    assert sorted(owner.taken) == [(k, i) for k in range(8) for i in range(500)]
+    assert ended()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_a_thread_of_its_own() -> None:
+    owner = Owner()
+    owner.loop.put("hello")  # its thread sleeps between looks, or has just ended
+    owner.loop._thread = threading.Thread()  # as a child sees the parent's: not alive
+    child = os.fork()
+    if child == 0:
+        owner.loop.put("more")
+        os._exit(0 if owner.loop.wait(5) and owner.taken[-1] == "more" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -484,6 +484,21 @@ def test_who_cannot_be_asked_has_not_approved():
     assert "ZeroDivisionError" in record.result
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise TypeError("no text")
+
+
+def mute():
+    raise Mute
+
+
+def test_an_error_whose_text_fails_in_its_turn_is_a_result_as_any():
+    record = run(mute, "{}")
+    assert (record.status, record.result) == ("error", "Error: Mute")
+    assert "(Mute)" in run(weather, '{"city": "x"}', approve=lambda *a: mute()).result
+
+
 def test_the_wait_for_a_person_is_no_part_of_the_run():
     record = run(nap, approve=lambda *a: time.sleep(0.3))
     assert 0.3 <= record.waited < 5

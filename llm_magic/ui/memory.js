@@ -1,0 +1,14 @@
+// What a page remembers of the widgets of a cell when their kernel is gone. Comes in: the cell, which of
+// its widgets, a value. Goes out: the value, as long as the page and the cell live.
+
+// One memory per name for all modules of the page: each widget may bring a module of its own.
+export function memory(name) {
+  const cells = ((window.__llmMagicMemory ??= {})[name] ??= new WeakMap());
+  return {
+    get: (cell, key) => cells.get(cell)?.get(key),
+    set: (cell, key, value) => {
+      if (!cells.has(cell)) cells.set(cell, new Map());
+      cells.get(cell).set(key, value);
+    },
+  };
+}
