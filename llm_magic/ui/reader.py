@@ -72,8 +72,15 @@ def _read(
         added = tuple(getattr(stream, "added", ()))
         tell(Told(run, ended=True, reply=_reply_of(stream), added=added, window=size))
     except BaseException as error:
-        partial = getattr(error, "partial", None) or _reply_of(stream)
-        tell(Told(run, ended=True, reply=partial, error=error, window=size))
+        tell(Told(run, ended=True, reply=_partial(error, stream), error=error, window=size))
+
+
+def _partial(error: BaseException, stream: Any) -> Reply | None:
+    """What came before the error. Not even a broken stream keeps a page waiting for its end."""
+    try:
+        return getattr(error, "partial", None) or _reply_of(stream)
+    except Exception:
+        return None
 
 
 def _reply_of(stream: Any) -> Reply | None:

@@ -123,7 +123,12 @@ def models(loaded: Sequence[LLM]) -> Fragment:
     ]
     extra = names - {row.name for row in known}
     rows += [(name, "loaded", "", "", "") for name in sorted(extra)]
-    cells = [[html.text(cell) for cell in row] for row in rows]
+    # A name, a state and a size are read as one; the other columns have room to break.
+    whole = '<span style="white-space:nowrap">{}</span>'
+    cells = [
+        [whole.format(html.text(cell)) if i < 3 else html.text(cell) for i, cell in enumerate(row)]
+        for row in rows
+    ]
     page = html.table(("model", "state", "size", "what it is", "licence"), cells, numbers=(2,))
     hint = "also: a path to a .gguf file, a folder, or owner/repo[:file] of the Hugging Face hub"
     plain = "\n".join(f"{r[0]:14} {r[1]:9} {r[2]:>8}  {r[3]}" for r in rows)

@@ -498,6 +498,28 @@ def test_a_kernel_that_is_gone_is_mentioned_and_its_reply_goes_on_in_the_next(
     expect(page.output(1).first).to_contain_text("2 branches")
 
 
+def test_two_views_of_a_cell_go_on_each_with_its_own(lab: Jupyter, browser: Browser) -> None:
+    show = (
+        "from IPython.display import display\nllm = hub.get('fake')\n"
+        "display(*(llm.complete('Go', max_tokens=n, logprobs=3).explore() for n in (4, 8)))"
+    )
+    lab.write("two-views.ipynb", [SETUP, show])
+    notebook = lab.open(browser, "two-views.ipynb")
+    for again in (False, True):
+        for i in (0, 1):
+            notebook.run(i)
+        expect(token(view_of(notebook).nth(1), 7)).to_be_visible()
+        if not again:
+            notebook.page.wait_for_timeout(2500)  # they remember their replies when it is quiet
+            notebook.restart_kernel()
+            expect(view_of(notebook).last.locator(".lmx-status")).to_contain_text("is gone")
+    for i, n in enumerate((4, 8)):
+        name = f"Go on with the reply from before ({n} tokens)"
+        expect(view_of(notebook).nth(i).get_by_role("button", name=name)).to_be_visible()
+    assert notebook.errors == []
+    notebook.close()
+
+
 def test_a_reloaded_page_saves_what_came_after(page: Notebook) -> None:
     page.save()
     page.reload()

@@ -293,6 +293,7 @@ def test_status_models_and_overview(shell: InteractiveShell, script: Scripted) -
         output = command(shell, line)
         assert words in output["text/plain"]
         assert "text/html" in output
+    assert 'nowrap">smollm2-360m<' in output["text/html"]  # a name stays whole beside long licences
 
 
 def test_status_says_what_computes_and_what_the_cache_has_saved(
