@@ -40,7 +40,7 @@ def ask(nb: Notebook, rest: str) -> None:
     """Answer one line."""
     given, text = options.split(nb.parser(), rest)
     if not text.strip():
-        raise UsageError(f"%{nb.magic_name} ask: there is no text to answer")
+        raise UsageError(f"ask: there is no text to answer: %{nb.magic_name} ask TEXT")
     nb.run(nb.parse(given), text)
 
 
@@ -219,7 +219,9 @@ def _sides(given: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _generated(nb: Notebook, given: argparse.Namespace, text: str) -> list[Reply]:
     if not text.strip():
-        raise UsageError("compare: there is no text to answer")
+        raise UsageError(
+            f"compare: there is no text to answer: %{nb.magic_name} compare -m ONE -m OTHER TEXT"
+        )
     sides = _sides(given)
     if len(sides) == 1:  # nothing differs: two draws of the same thing
         sides = [dict(sides[0]), dict(sides[0])]

@@ -198,7 +198,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ the pump thread
 
-    def _fault(self, error: Exception) -> None:
+    def _fault(self, error: BaseException) -> None:
         self._note(describe(error))
 
     def _take(self, item: Any) -> None:

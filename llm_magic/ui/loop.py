@@ -4,6 +4,7 @@ Comes in: items, from any thread. Goes out: calls of its owner's functions, on i
 must not know what the items are.
 """
 
+import contextlib
 import queue
 import threading
 import time
@@ -28,7 +29,7 @@ class Loop:
         name: str,
         take: Callable[[Any], None],
         after: tuple[Callable[[], None], ...],
-        fault: Callable[[Exception], None],
+        fault: Callable[[BaseException], None],
         begins: Callable[[Any], bool],
         busy: Callable[[], bool],
     ) -> None:
@@ -104,7 +105,9 @@ class Loop:
                 return
 
     def _guarded(self, work: Callable[..., None], *what: Any) -> None:
+        # SystemExit of a tool or a renderer, too: it would end the thread, not the process.
         try:
             work(*what)
-        except Exception as error:
-            self._fault(error)
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                self._fault(error)

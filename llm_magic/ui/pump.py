@@ -108,7 +108,7 @@ class Pump:
 
     # ------------------------------------------------------------------ the loop
 
-    def _fault(self, error: Exception) -> None:
+    def _fault(self, error: BaseException) -> None:
         self._out.notice(describe(error))
 
     def _take(self, item: Any) -> None:

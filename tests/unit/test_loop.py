@@ -16,7 +16,7 @@ class Owner:
     def __init__(self) -> None:
         self.taken: list[Any] = []
         self.times: list[float] = []
-        self.faults: list[Exception] = []
+        self.faults: list[BaseException] = []
         self.busy = False
         self.loop = Loop(
             "owner", self.take, (self.after,), self.faults.append,
@@ -25,8 +25,8 @@ class Owner:
 
     def take(self, item: Any) -> None:
         self.taken.append(item)
-        if item == "fail":
-            raise ValueError(item)
+        if item in ("fail", "exit"):
+            raise ValueError(item) if item == "fail" else SystemExit(item)
         if item in ("begin", "end"):
             self.busy = item == "begin"
 
@@ -83,11 +83,12 @@ def test_a_new_thread_does_not_look_sooner_than_the_old_one_would() -> None:
 
 def test_a_fault_is_told_and_what_follows_is_handled() -> None:
     owner = Owner()
-    for item in ("fail", "hello"):
+    for item in ("fail", "exit", "begin", "end", "hello"):
         owner.loop.put(item)
     assert ended()
-    assert owner.taken == ["fail", "hello"]
-    assert [str(fault) for fault in owner.faults] == ["fail"]
+    assert owner.taken == ["fail", "exit", "begin", "end", "hello"]
+    assert [str(fault) for fault in owner.faults] == ["fail", "exit"]
+    assert owner.loop.idle
 
 
 def test_waiting_is_for_all_that_was_handed_over() -> None:
