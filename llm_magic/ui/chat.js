@@ -417,7 +417,7 @@ class ChatView {
     switch (op.o) {
       case "path": return this.path(op.at, op.turns);
       case "tail": return turn?.edit(op.part, op.edits);
-      case "done": return turn?.done(op);
+      case "done": this.spark.rest(op.tps); return turn?.done(op);
       case "tools": return turn?.showCalls(op.html);
       case "tokens": return turn?.showTokens(op.rows);
       case "ask": return turn?.ask(op);

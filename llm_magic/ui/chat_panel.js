@@ -182,7 +182,17 @@ export class Spark {
     const points = this.speeds.map((v, i) => `${(1 + i * step).toFixed(1)} ${(16 - 14 * v / most).toFixed(1)}`);
     this.svg.firstChild.setAttribute("d", points.length > 1 ? `M${points.join("L")}` : "");
     this.el.hidden = false;
+    this.say("now", speed);
+  }
+
+  // What stays of an answer is its mean, as in the line below it.
+  rest(mean) {
+    if (mean && this.speeds.length) this.say("on average", mean);
+  }
+
+  say(what, speed) {
+    const most = Math.max(...this.speeds);
     this.text.textContent = `${Math.round(speed)} tok/s`;
-    this.el.title = `now ${Math.round(speed)}, at most ${Math.round(most)} tokens a second`;
+    this.el.title = `${what} ${Math.round(speed)}, at most ${Math.round(most)} tokens a second`;
   }
 }

@@ -82,10 +82,11 @@ class Turn:
     def ending(self) -> dict[str, Any]:
         """What a page is told when an answer is complete. All of it is text but `tools`."""
         tokens = self.reply.tokens if self.reply else ()
+        tps = self.reply.timings.decode_tps if self.reply else 0.0
         return {
             "foot": self.foot(), "note": self.note, "error": self.error,
             "tools": tooltrace.fragment(self.trace), "tokens": any(t.top for t in tokens),
-            "more": self.can_go_on,
+            "more": self.can_go_on, "tps": round(tps),
         }  # fmt: skip
 
     @property
