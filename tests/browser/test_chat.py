@@ -515,13 +515,13 @@ def test_axe_finds_no_serious_fault_in_ledger_progress_and_tokens(
 ) -> None:
     script = axe.found()
     lab.theme(dark)
-    slow = "script.prefill_delay = 0.5\nchat = llm_magic.Chat(llm, logprobs=3)\n"
+    slow = "script.prefill_delay = 0.3\nchat = llm_magic.Chat(llm, logprobs=3)\n"
     slow += 'chat._pump.offer([{"role": "user", "content": "of another day"}])\nchat'
     chat = ChatPage(show(slow))
     expect(chat.button("Resume")).to_be_visible()
     chat.button("Ledger of this notebook").click()
     found = axe.faults(chat.root, script)
-    chat.send("word " * 300)
+    chat.send("word " * 200)
     expect(chat.root.locator(".llmc-amount")).to_contain_text(" of ")
     found += axe.faults(chat.root, script)
     chat.idle()
