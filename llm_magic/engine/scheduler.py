@@ -155,8 +155,7 @@ class Scheduler:
         self._active: list[_Run] = []  # those that have a slot
         self._parked: list[_Run] = []  # those that lost it because nobody read them
         self._working = False
-        self._rows = {False: FIRST_CHUNK, True: FIRST_CHUNK}  # see _chunk
-        self._known: set[bool] = set()  # of which of these something has been measured
+        self._rows: dict[bool, int] = {}  # see _chunk; empty until something has been measured
         self._costs = Costs()
         self._model: Model | None = None
         self._summarizer: Summarizer | None = None  # the model's forward pass, if it can
@@ -441,7 +440,7 @@ class Scheduler:
             return batch
         collects = any(r.job.collect is not None for r in prompts)
         aim = self._chunk(collects)
-        if collects in self._known and len(self._all()) == 1:
+        if collects in self._rows and len(self._all()) == 1:
             aim *= ALONE
         room = min(most, max(aim, len(batch) + MIN_CHUNK)) - len(batch)
         more = self._model.forward.max_wanted - len(batch) - len(prompts)  # each may want one row
@@ -522,7 +521,7 @@ class Scheduler:
     def _chunk(self, collects: bool) -> int:
         """Rows of a step that take about STEP_SECONDS. All logits of a row cost more than a row."""
         assert self._model is not None
-        return min(self._model.forward.max_rows, self._rows[collects])
+        return min(self._model.forward.max_rows, self._rows.get(collects, FIRST_CHUNK))
 
     def _learn(self, n: int, seconds: float, collects: bool) -> None:
         """How many rows fit, from a step that was full, or too long.
@@ -535,7 +534,6 @@ class Scheduler:
         if 2 * n >= rows or seconds > STEP_SECONDS:
             fit = n * STEP_SECONDS / max(seconds, 1e-6)
             self._rows[collects] = max(MIN_CHUNK, int(min((rows + fit) / 2, 2 * rows, most)))
-            self._known.add(collects)
 
     def _step(self, batch: list[tuple[_Run, int]]) -> None:
         assert self._model is not None

@@ -49,6 +49,16 @@ def show(server: Jupyter, browser: Browser, request: pytest.FixtureRequest) -> I
     server.stop_kernels()
 
 
+def another_day(notebook: Notebook, server: Jupyter, browser: Browser) -> Notebook:
+    """Saved and closed, its kernel ended; then opened again, and the cell of the chat run."""
+    notebook.save()
+    notebook.close()
+    server.stop_kernels()
+    opened = server.open(browser, notebook.path.name)
+    opened.run(0)
+    return opened
+
+
 # ------------------------------------------------------------------ sending, streaming, stopping
 
 
@@ -615,13 +625,7 @@ def test_a_conversation_of_another_day_is_resumed(
     temperature.fill("0.25")
     temperature.press("Tab")
     expect(chat.root.locator(".llmc-set")).to_have_count(2)  # and the alternatives
-    notebook.save()
-    name = notebook.path.name
-    notebook.close()
-    server.stop_kernels()
-
-    notebook = server.open(browser, name)
-    notebook.run(0)
+    notebook = another_day(notebook, server, browser)
     chat = ChatPage(notebook)
     line = chat.root.get_by_text("This notebook holds a conversation of 2 turns (scripted, ")
     expect(line).to_be_visible()
@@ -654,13 +658,7 @@ def test_an_earlier_conversation_is_offered_until_the_first_message(
 ) -> None:
     notebook = show()
     ChatPage(notebook).say("first")
-    notebook.save()
-    name = notebook.path.name
-    notebook.close()
-    server.stop_kernels()
-
-    notebook = server.open(browser, name)
-    notebook.run(0)
+    notebook = another_day(notebook, server, browser)
     chat = ChatPage(notebook)
     expect(chat.button("Resume")).to_be_visible()
     notebook.save()
