@@ -21,7 +21,7 @@ from typing import Any
 
 import jinja2
 
-from ..errors import TemplateError
+from ..errors import TemplateError, named
 from ..events import Message, ToolCall, ToolSpec
 from . import adapt, sandbox
 from .entries import Support, append_text, message_entries, tool_entry
@@ -154,7 +154,7 @@ class Template:
         except TemplateError:
             raise
         except Exception as e:  # a template can fail in any way that Python can
-            raise TemplateError(f"the chat template failed: {type(e).__name__}: {e}") from e
+            raise TemplateError(f"the chat template failed: {named(e)}") from e
 
     @cached_property
     def _compiled(self) -> jinja2.Template:
@@ -162,9 +162,7 @@ class Template:
         try:
             return sandbox.environment().from_string(self.source)
         except Exception as e:  # syntax errors, and whatever a hostile source makes of the parser
-            raise TemplateError(
-                f"the chat template cannot be compiled: {type(e).__name__}: {e}"
-            ) from e
+            raise TemplateError(f"the chat template cannot be compiled: {named(e)}") from e
 
     def _turns(self, messages: Sequence[Mapping[str, Any]], cue: bool) -> str:
         """The fallback: the preset's turns, or "role: content" lines and the assistant's cue."""

@@ -286,9 +286,7 @@ def _abandonable(work: Callable[[], Any], name: str, timeout: float | None, halt
     ok, value = box[0]
     if ok:
         return value
-    raise (
-        value if isinstance(value, Exception) else RuntimeError(f"{type(value).__name__}: {value}")
-    )
+    raise value if isinstance(value, Exception) else RuntimeError(named(value))
 
 
 # ----------------------------------------------------------------------------- output

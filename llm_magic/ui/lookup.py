@@ -17,7 +17,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from ..chat.tools import Tool, as_tool, as_tools, tool
-from ..errors import LLMError
+from ..errors import LLMError, named
 from ..events import ToolSpec
 
 Names = Mapping[str, Any]
@@ -131,7 +131,7 @@ def _schema(names: Names, text: str) -> Any:
         # Only names, attributes and brackets are left: what a reader of the line expects to happen.
         return eval(compile(tree, "--schema", "eval"), {"__builtins__": {}}, known)
     except Exception as e:
-        raise UsageError(f"--schema {text}: {type(e).__name__}: {e}") from None
+        raise UsageError(f"--schema {text}: {named(e)}") from None
 
 
 def _choices(names: Names, text: str) -> tuple[str, ...]:

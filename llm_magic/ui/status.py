@@ -123,10 +123,14 @@ def models(loaded: Sequence[LLM]) -> Fragment:
     ]
     extra = names - {row.name for row in known}
     rows += [(name, "loaded", "", "", "") for name in sorted(extra)]
-    # A name, a state and a size are read as one; the other columns have room to break.
-    whole = '<span style="white-space:nowrap">{}</span>'
+    # A name, a state and a size are read as one; the other columns have room to break, in the
+    # middle of an address too: else it would take that of the column before it.
+    look = (*["white-space:nowrap"] * 3, *["overflow-wrap:anywhere"] * 2)
     cells = [
-        [whole.format(html.text(cell)) if i < 3 else html.text(cell) for i, cell in enumerate(row)]
+        [
+            f'<span style="{how}">{html.text(cell)}</span>'
+            for how, cell in zip(look, row, strict=True)
+        ]
         for row in rows
     ]
     page = html.table(("model", "state", "size", "what it is", "licence"), cells, numbers=(2,))
