@@ -44,18 +44,22 @@ def lab(tmp_path: Path) -> Iterator[Jupyter]:
 
 
 def test_no_task_of_the_page_takes_long(lab: Jupyter, browser: Browser) -> None:
+    pagetasks.hold(lambda: _use(browser, lab))
+
+
+def _use(browser: Browser, lab: Jupyter) -> dict[str, list[float]]:
     lab.write("speed.ipynb", CELLS)
     notebook = lab.open(browser, "speed.ipynb")
     page, view = notebook.page, notebook.cell(2).locator(".lmx")
     text = view.locator(".lmx-text").last
-    found: dict[str, float] = {}
+    found: dict[str, list[float]] = {}
 
     def timed(name: str, action: Callable[[], None]) -> None:
         def work() -> None:
             action()
             page.wait_for_timeout(500)
 
-        found[name] = pagetasks.milliseconds(browser, page, work)[0]
+        found[name] = pagetasks.milliseconds(browser, page, work)
 
     def show() -> None:
         notebook.run(2)
@@ -89,6 +93,7 @@ def test_no_task_of_the_page_takes_long(lab: Jupyter, browser: Browser) -> None:
 
     notebook.run(0)
     notebook.run(1)
+    notebook.quiet(1.5)  # JupyterLab has looked for headings in it
     timed("show", show)
     timed("look", look)
     notebook.finished(3)
@@ -97,5 +102,4 @@ def test_no_task_of_the_page_takes_long(lab: Jupyter, browser: Browser) -> None:
     timed("compare", compare)
     assert notebook.errors == []
     notebook.close()
-    print({name: round(ms, 1) for name, ms in found.items()})
-    assert max(found.values()) <= pagetasks.LIMIT, found
+    return found

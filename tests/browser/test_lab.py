@@ -393,14 +393,18 @@ def test_a_heavy_page_stays_responsive_while_200_tokens_a_second_arrive(
         notebook.run(i)
     chat = ChatPage(notebook, 4)
     notebook.page.wait_for_timeout(2000)
-    chat.input.fill("go")
 
     def stream() -> None:
         notebook.page.keyboard.press("Enter")
         notebook.quiet(1.5)
 
-    tasks = pagetasks.milliseconds(browser, notebook.page, stream)
-    expect(chat.answers.last).to_contain_text("word999")
-    chat.idle()
-    print(app, tasks[:5])
-    assert tasks[0] <= pagetasks.LIMIT, f"longest tasks of the page, ms of CPU: {tasks[:5]}"
+    def attempt() -> dict[str, list[float]]:
+        before = chat.answers.count()
+        chat.input.fill("go")
+        found = pagetasks.milliseconds(browser, notebook.page, stream)
+        expect(chat.answers).to_have_count(before + 1)
+        expect(chat.answers.last).to_contain_text("word999")
+        chat.idle()
+        return {"stream": found}
+
+    pagetasks.hold(attempt)

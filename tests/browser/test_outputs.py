@@ -137,20 +137,23 @@ def test_no_task_over_50_ms_when_a_heat_map_of_1000_tokens_arrives(
     """The first one too, for which the page has compiled nothing yet."""
     server: Jupyter = request.getfixturevalue(app)
     name = f"arrives-{app}.ipynb"
-    server.write(name, [*HEAVY, HEAVY[1], STREAM, "%%llm -n 250 --logprobs 5\nx"])
-    notebook = server.open(browser, name)
-    notebook.errors.clear()  # Notebook 7 has one of its own while it starts
-    notebook.run(0)
-    longest = {}
-    for i in (1, 2, 3):
-        longest[f"reply {i}"] = run_traced(browser, notebook, i)[:3]
-        assert notebook.output(i).locator("pre span").count() > 400
-    notebook.run(4)
-    longest["stream"] = run_traced(browser, notebook, 5)[:3]
-    assert notebook.errors == []
-    notebook.close()
-    print(app, longest)
-    assert max(map(max, longest.values())) <= pagetasks.LIMIT, longest
+
+    def attempt() -> dict[str, list[float]]:
+        server.write(name, [*HEAVY, HEAVY[1], STREAM, "%%llm -n 250 --logprobs 5\nx"])
+        notebook = server.open(browser, name)
+        notebook.errors.clear()  # Notebook 7 has one of its own while it starts
+        notebook.run(0)
+        found = {}
+        for i in (1, 2, 3):
+            found[f"reply {i}"] = run_traced(browser, notebook, i)
+            assert notebook.output(i).locator("pre span").count() > 400
+        notebook.run(4)
+        found["stream"] = run_traced(browser, notebook, 5)
+        assert notebook.errors == []
+        notebook.close()
+        return found
+
+    pagetasks.hold(attempt)
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +173,7 @@ def test_a_heavy_page_has_no_task_over_50_ms_while_a_cell_streams(
     browser: Browser, heavy: Notebook
 ) -> None:
     """Three replies of 1,000 tokens with heat maps stand above."""
-    found = run_traced(browser, heavy, 5)
-    assert found[0] <= pagetasks.LIMIT, f"longest tasks of the page, ms of CPU: {found[:5]}"
+    pagetasks.hold(lambda: {"stream": run_traced(browser, heavy, 5)})
 
 
 def test_streaming_keeps_its_node(heavy: Notebook) -> None:
