@@ -497,7 +497,8 @@ def _constrainer(engine: "Engine") -> "Constrainer":
 
     tokenizer = engine.loaded().tokenizer
     tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]
-    encode = functools.partial(tokenizer.encode, special=False)
+    # What is bound goes on behind a prompt: no space that only the start of a text gets.
+    encode = functools.partial(tokenizer.encode, special=False, start=False)
     return Constrainer(Vocabulary(tokens, tokenizer.control_ids, tokenizer.end_ids, encode))
 
 

@@ -75,6 +75,21 @@ def test_every_kind_of_constraint_holds_on_a_model_of_noise(toy):
         assert json.loads(reply.text) == reply.parsed
 
 
+def test_constraints_hold_where_a_text_starts_with_a_space_of_the_vocabulary(tmp_path):
+    """Llama 2 and its kin: what is bound goes on behind a prompt and gets no such space."""
+    llm = llm_magic.load(str(toy_gguf(tmp_path / "spm.gguf", tokenizer="spm", ctx=512)))
+    for seed in range(5):
+        options = {"temperature": 1.5, "seed": seed, "max_tokens": 200}
+        assert llm.complete("hello", choices=["yes", "no"], **options).text in ("yes", "no")
+        assert llm.complete("hello", choices=["日本", "🙂"], **options).text in ("日本", "🙂")
+        assert llm.complete("hello", regex="(hello|world) x", **options).text[5:] == " x"
+        reply = llm.complete(
+            "hello", schema={**SMALL, "properties": {"a": {"enum": [1, 2]}}}, **options
+        )
+        assert json.loads(reply.text) == reply.parsed
+    llm.unload()
+
+
 def test_B122_nothing_is_generated_when_the_constraint_is_wrong(toy):
     before = toy.status().cache_hits + toy.status().cache_misses
     for options, said in (
