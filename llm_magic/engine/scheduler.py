@@ -314,10 +314,8 @@ class Scheduler:
     def _shut(self) -> None:
         self._closed = True
         self._work(False)
-        error = NotLoadedError("the model was unloaded while this request was running")
-        error.__cause__ = self._error
         for run in self._all():
-            run.out.put(error)
+            run.out.put(self._unloaded())
         self._active.clear()
         self._parked.clear()
         self._waiting.clear()
@@ -328,13 +326,19 @@ class Scheduler:
             except queue.Empty:
                 break
         for run in self._waiting:
-            run.out.put(error)
+            run.out.put(self._unloaded())
         self._waiting.clear()
         if self._model is not None:
             self._model.forward.close()
         self._model = self._slots = self._summarizer = None
         self.ready = Future()
         self.ready.set_exception(NotLoadedError("the model was unloaded"))
+
+    def _unloaded(self) -> LLMError:
+        """One for each request: its reader writes there what came before."""
+        error = NotLoadedError("the model was unloaded while this request was running")
+        error.__cause__ = self._error
+        return error
 
     def _all(self) -> list[_Run]:
         return [*self._active, *self._parked, *self._waiting]
@@ -700,7 +704,7 @@ class Scheduler:
                 self._slots.truncate(run.slot, 0)
                 self._slots.release(run.slot)
                 run.slot = None
-            run.out.put(_engine_error(error))
+            run.out.put(_engine_error(error, shared=len(batch) > 1))
 
     def _drop(self, run: _Run) -> None:
         for where in (self._active, self._parked, self._waiting):
@@ -732,9 +736,12 @@ def _finite(x: float) -> float | None:
     return x if math.isfinite(x) else None  # numpy's takes a microsecond for one number
 
 
-def _engine_error(error: Exception) -> LLMError:
-    if isinstance(error, LLMError):
-        return error
-    wrapped = EngineError(f"generation failed: {named(error)}")
+def _engine_error(error: Exception, shared: bool = False) -> LLMError:
+    """shared: by several requests, each of which needs its own: its reader writes there what came
+    before."""
+    ours = isinstance(error, LLMError)
+    if ours and not shared:
+        return cast(LLMError, error)
+    wrapped = EngineError(str(error) if ours else f"generation failed: {named(error)}")
     wrapped.__cause__ = error
     return wrapped

@@ -268,6 +268,32 @@ def test_LAI11_a_failing_step_fails_its_requests_only_and_the_engine_goes_on(sta
     assert finish.usage.cached == 0
 
 
+@pytest.mark.parametrize("how", ["step", "close"])
+def test_each_request_gets_an_error_of_its_own(start, how):
+    """Its reader writes into it what came before: one object would carry another's text."""
+
+    def refuse(*rows):
+        raise EngineError("a row is wrong")
+
+    scheduler, forward = start(delay=0.02)
+    outs = [scheduler.submit(job([3, 4, i], n=60)) for i in (5, 6, 8)]
+    for out in outs:
+        while not isinstance(next(out), Token):
+            pass
+    if how == "close":
+        scheduler.close()
+    else:
+        scheduler.call(lambda: setattr(forward, "step", refuse))
+    errors = []
+    for out in outs:
+        with pytest.raises((EngineError, NotLoadedError)) as e:
+            list(out)
+        errors.append(e.value)
+    assert len({id(e) for e in errors}) == len(outs)
+    if how == "step":
+        assert {str(e) for e in errors} == {"a row is wrong"}
+
+
 def test_a_guide_that_raises_fails_its_request_only(start):
     class Broken:
         def mask(self):
