@@ -11,9 +11,10 @@ otherwise top-k, typical, top-p, min-p on the unscaled distribution, then temper
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ I64 = npt.NDArray[np.int64]
 
 NEVER = np.float32(-np.inf)
 BLOCK = 256  # entries that partial selection and the draw look at together
+LARGEST = 1e30  # of a setting: what it does to logits stays a float32
 
 
 class Guide(Protocol):
@@ -58,7 +60,8 @@ class Pick:
 class Summary:
     """What a forward pass already knows about one row of logits (it may compute it in parallel).
 
-    lse: natural log of the sum of exp(logits). top: ids by falling logit, as many as asked or more.
+    lse: natural log of the sum of exp(logits); not finite where a logit is not a number. top: ids
+    by falling logit, as many as asked or more.
     """
 
     lse: float
@@ -68,19 +71,33 @@ class Summary:
 def check(sampling: Sampling) -> None:
     """Raise RequestError naming the first setting that makes no sense."""
     s = sampling
+
+    def within(v: Any) -> bool:
+        return bool(abs(v) <= LARGEST)  # which not-a-number is not
+
     rules = (
         ("top_p", s.top_p, lambda v: 0 <= v <= 1, "between 0 and 1"),
         ("min_p", s.min_p, lambda v: 0 <= v <= 1, "between 0 and 1"),
         ("typical", s.typical, lambda v: 0 < v <= 1, "between 0 and 1"),
-        ("repeat_penalty", s.repeat_penalty, lambda v: v > 0, "above 0"),
+        (
+            "repeat_penalty",
+            s.repeat_penalty,
+            lambda v: 1 / LARGEST <= v <= LARGEST,
+            f"above 0: {1 / LARGEST:.0e} to {LARGEST:.0e}",
+        ),
         ("repeat_last_n", s.repeat_last_n, lambda v: v >= -1, "-1 (all), 0 (off) or a count"),
         ("max_tokens", s.max_tokens, lambda v: v >= 0, "0 or more"),
         ("min_tokens", s.min_tokens, lambda v: v >= 0, "0 or more"),
         ("seed", s.seed, lambda v: v >= 0, "0 or more"),
         ("temperature", s.temperature, np.isfinite, "a finite number"),
-        ("frequency_penalty", s.frequency_penalty, np.isfinite, "a finite number"),
-        ("presence_penalty", s.presence_penalty, np.isfinite, "a finite number"),
-        ("mirostat", s.mirostat, lambda v: v[0] > 0 and v[1] > 0, "(tau, eta), both above 0"),
+        ("frequency_penalty", s.frequency_penalty, within, f"within {LARGEST:.0e}"),
+        ("presence_penalty", s.presence_penalty, within, f"within {LARGEST:.0e}"),
+        (
+            "mirostat",
+            s.mirostat,
+            lambda v: all(0 < x <= LARGEST for x in v),
+            f"(tau, eta), both above 0, up to {LARGEST:.0e}",
+        ),
     )
     for name, value, good, wanted in rules:
         if value is not None and not good(value):
@@ -92,11 +109,15 @@ def log_sum_exp(logits: F32) -> float:
     NaN."""
     top = logits.max()
     if not np.isfinite(top):
-        raise EngineError(
-            "the model gave logits that are not numbers; its weights or a computation are damaged"
-        )
+        raise _not_numbers()
     # numpy sums float32 pairwise; a float64 sum would convert 50,000 numbers first.
     return float(top) + float(np.log(np.exp(logits - top).sum()))
+
+
+def _not_numbers() -> EngineError:
+    return EngineError(
+        "the model gave logits that are not numbers; its weights or a computation are damaged"
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -233,21 +254,30 @@ class Sampler:
                 raise RequestError(
                     f"logit_bias: token {token} is outside the vocabulary of {self._n_vocab}"
                 )
-            out.append((token, bias))
+            if not bias <= LARGEST:
+                raise RequestError(
+                    f"logit_bias of token {token} is {bias!r}; it must be a number up to "
+                    f"{LARGEST:.0e}; minus infinity forbids the token"
+                )
+            out.append((token, max(bias, -LARGEST) if bias > -math.inf else bias))
         return out
 
     def pick(self, row: F32, summary: Summary | None = None) -> Pick:
         """Choose a token from logits float32 [>= n_vocab]. The row is not changed."""
         raw = row[: self._n_vocab]
         lse = summary.lse if summary else log_sum_exp(raw)
+        if not math.isfinite(lse):
+            raise _not_numbers()
         if self.plain:
             id_ = summary.top[0] if summary else int(raw.argmax())
             return self._report(raw, lse, id_, summary, None, None)
-        logits, allowed = self._shape(raw) if self._changes else (raw, None)
+        logits, allowed = raw, None
+        if self._changes:
+            logits, allowed = self._shape(raw)
+            if logits.max() == NEVER:
+                raise EngineError("the constraint allows no token at this position")
         masked = None if allowed is None else _masked(raw, lse, allowed)
         id_ = int(logits.argmax()) if self.greedy else self._draw(logits)
-        if not np.isfinite(logits[id_]):
-            raise EngineError("the constraint allows no token at this position")
         return self._report(raw, lse, id_, summary, allowed, masked)
 
     def accept(self, id_: int) -> None:
@@ -298,18 +328,22 @@ class Sampler:
 
     # ------------------------------------------------------------------ drawing
 
+    @property
+    def _heat(self) -> float:
+        """What logits are divided by: the temperature, as far as float32 can tell. Negative: the
+        distribution is left as it is."""
+        temperature = self._s.temperature or 1.0
+        return min(max(temperature, 1 / LARGEST), LARGEST) if temperature > 0 else 1.0
+
     def _draw(self, logits: F32) -> int:
         if self._s.mirostat is not None:
             return self._mirostat(logits)
-        temperature = self._s.temperature or 1.0
-        if temperature < 0:
-            temperature = 1.0  # negative: the distribution is left as it is
         ids, values = self._filter(logits)
         if len(self._weights) < len(values):
             self._weights = np.empty(len(values), np.float32)
         weights = self._weights[: len(values)]
         np.subtract(values, values.max(), out=weights)
-        weights *= np.float32(1 / temperature)
+        weights *= np.float32(1 / self._heat)
         i = self._roulette(np.exp(weights, out=weights))
         return i if ids is None else int(ids[i])
 
@@ -350,8 +384,7 @@ class Sampler:
         assert self._s.mirostat is not None
         tau, eta = self._s.mirostat
         ids: I64 = np.flatnonzero(logits > NEVER)
-        temperature = self._s.temperature or 1.0
-        values = logits[ids].astype(np.float64) / (temperature if temperature > 0 else 1.0)
+        values = logits[ids].astype(np.float64) / self._heat
         probs = np.exp(values - values.max())
         probs /= probs.sum()
         surprise = -np.log2(np.maximum(probs, 1e-300))

@@ -183,6 +183,23 @@ def test_growing_keeps_the_cache(tmp_path):
     forward.close()
 
 
+@pytest.mark.parametrize(("n_ctx", "n_slots"), [(2**30, 10**6), (2**31 - 1, 10**9), (200, 10**12)])
+def test_growing_beyond_the_memory_is_refused_and_changes_nothing(tmp_path, n_ctx, n_slots):
+    forward = kernel_forward(toy(tmp_path, types="Q8_0"), n_ctx=64, n_slots=2)
+    expected = evaluate(forward, IDS[:50], slot=1)
+    before = forward.memory_bytes, forward.position_bytes, forward.max_wanted
+    with pytest.raises(EngineError, match=r"no room for .* conversations of .* tokens: .* GB"):
+        forward.resize(n_ctx, n_slots)
+    assert (forward.n_ctx, forward.n_slots) == (64, 2)
+    assert before == (forward.memory_bytes, forward.position_bytes, forward.max_wanted)
+    np.testing.assert_array_equal(evaluate(forward, IDS[40:50], slot=1, at=40), expected[40:])
+    forward.resize(100, 3)
+    np.testing.assert_array_equal(evaluate(forward, IDS[40:50], slot=1, at=40), expected[40:])
+    forward.close()
+    with pytest.raises(EngineError, match="no room"):
+        kernel_forward(toy(tmp_path), n_ctx=n_ctx, n_slots=n_slots)
+
+
 @pytest.mark.parametrize("n", [1, 16, 50, 64, 130])
 def test_a_copied_prefix_is_that_of_the_source(tmp_path, n):
     path = toy(tmp_path, types="Q4_1", arch="gemma3")
@@ -236,6 +253,22 @@ def test_summaries_are_those_of_the_logits(tmp_path, variant, vocab):
         x = logits.astype(np.float64)
         exact = np.log(np.exp(x - x.max(1, keepdims=True)).sum(1)) + x.max(1)
         np.testing.assert_allclose(lse, exact, atol=2e-6)
+    forward.close()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("where", [slice(None), slice(3, 4), slice(259, 260)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_logit_that_is_no_number_is_not_left_out_of_the_sum(tmp_path, variant, where, value):
+    weights = np.random.default_rng(3).standard_normal((260, 64)).astype(np.float32)
+    weights[where] = value
+    path = toy(tmp_path, tied=False, tensors={"output.weight": weights})
+    forward = kernel_forward(path, target=variant, threads=2)
+    logits = evaluate(forward, IDS[:5])
+    bad = np.isnan(logits).any(1) | (logits.max(1) == np.inf)
+    assert bad.any()
+    lse = forward.summarize(5, 3)[1]
+    np.testing.assert_array_equal(np.isfinite(lse), ~bad)
     forward.close()
 
 

@@ -180,6 +180,26 @@ def test_the_model_would_notice(bug):
         Handshake(helpers=2, phases=2, count=2, bug=bug).explore()
 
 
+def test_a_phase_of_more_tasks_than_a_ticket_counts_is_done(tmp_path):
+    """512 rows of as many slots, with 128 key heads each: 65,536 tasks."""
+    path = toy_gguf(tmp_path / "wide.gguf", tokenizer="none", vocab=40, dim=32, ff=32, heads=128,
+                    kv_heads=128, head_dim=2, layers=1)  # fmt: skip
+    forward = kernel_forward(path, n_ctx=16, n_slots=512, threads=1)
+    slots = np.arange(512, dtype=np.int32)
+    rows = (slots % 40, slots, 0 * slots, slots)
+    alone = forward.step(*rows).copy()
+    forward.set_threads(2)
+    done = threading.Event()
+
+    def step():
+        np.testing.assert_array_equal(forward.step(*rows), alone)
+        done.set()
+
+    threading.Thread(target=step, daemon=True).start()
+    assert done.wait(60)
+    forward.close()
+
+
 SANITIZED = r"""
 #include <pthread.h>
 #include <stdio.h>

@@ -92,8 +92,39 @@ def test_a_mask_that_allows_nothing_is_an_error():
         def accept(self, token):
             raise AssertionError
 
-    with pytest.raises(EngineError, match="allows no token"):
-        sampler(3, guide=Nothing(), temperature=0.0).pick(logits(2, 1, 0))
+    for settings in ({"temperature": 0.0}, {"seed": 1}, {"top_p": 0.9}, {"typical": 0.5},
+                     {"min_p": 0.1}, {"top_k": 2}, {"mirostat": (5.0, 0.1)}):  # fmt: skip
+        with pytest.raises(EngineError, match="allows no token"):
+            sampler(3, guide=Nothing(), **{"temperature": 1.0} | settings).pick(logits(2, 1, 0))
+
+
+@pytest.mark.parametrize("bias", [math.nan, math.inf, 1e300])
+def test_a_bias_that_is_no_number_is_named(bias):
+    with pytest.raises(RequestError, match=r"logit_bias of token 1 .* forbids"):
+        sampler(3, logit_bias=((1, bias),))
+
+
+def test_minus_infinity_forbids_a_token_and_so_does_what_is_almost_as_low():
+    for low in (-math.inf, -1e300):
+        assert support([9, 1, 0], logit_bias=((0, low),)) == {1, 2}
+
+
+@pytest.mark.parametrize("settings", [{}, {"mirostat": (5.0, 0.1)}, {"top_p": 0.9}])
+def test_the_most_extreme_temperatures_are_their_limits(settings):
+    """Divided by them as they are, logits would be 0 / 0 and infinity times 0."""
+    for cold in (5e-324, 1e-320, 1e-40, 1e-30):
+        assert support([0, 1, 3], draws=50, temperature=cold, **settings) == {2}
+    for hot in (1e30, 1e39, 1e300):
+        assert support([0, 1, -math.inf], temperature=hot, top_k=2) == {0, 1}
+        biased = {"logit_bias": ((2, -math.inf),), "temperature": hot}
+        assert support([0, 1, 3], **biased) == {0, 1}
+
+
+def test_sums_that_are_no_numbers_are_an_error_also_where_the_forward_pass_made_them():
+    for lse in (math.nan, math.inf, -math.inf):
+        for settings in ({"temperature": 0.0}, {"temperature": 1.0}):
+            with pytest.raises(EngineError, match="not numbers"):
+                sampler(3, **settings).pick(logits(2, 1, 0), Summary(lse, (0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +280,10 @@ def test_top_ids_are_a_stable_partial_sort(values, n):
 @pytest.mark.parametrize(
     "bad",
     [{"top_p": -0.1}, {"min_p": 2.0}, {"repeat_penalty": 0.0}, {"max_tokens": -1},
-     {"temperature": math.nan}, {"typical": 0.0}, {"mirostat": (0.0, 1.0)}, {"seed": -1}],
+     {"temperature": math.nan}, {"typical": 0.0}, {"mirostat": (0.0, 1.0)}, {"seed": -1},
+     # beyond what float32 can hold: sums of these are no numbers
+     {"repeat_penalty": math.inf}, {"repeat_penalty": 1e-300}, {"frequency_penalty": -1e300},
+     {"presence_penalty": 1e39}, {"mirostat": (math.inf, 0.1)}, {"mirostat": (5.0, math.inf)}],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_named(bad):
     with pytest.raises(RequestError, match=next(iter(bad))):

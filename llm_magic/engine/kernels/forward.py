@@ -89,10 +89,8 @@ class KernelForward:
         self._slot, scratch = lay.set_context(self._layout, config, n_ctx)  # halves per slot
         self._row = up(config.n_vocab, 32)
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
-        self._kv = Region(n_slots * self._slot * 2, huge=True)
+        self._kv, self._scratch, self._logits = self._sized(n_ctx, n_slots, self._slot, scratch)
         self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot
-        self._scratch = Region(scratch)
-        self._logits = Region(self.max_wanted * self._row * 4)
         self._plan = Region(self._layout.model.nbytes + self._layout.layers.nbytes)
         words = lay.JOB_HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
         self._job = Region(words * 4)
@@ -124,9 +122,12 @@ class KernelForward:
 
     @property
     def max_wanted(self) -> int:
+        return self._wanted(self._n_slots)
+
+    def _wanted(self, n_slots: int) -> int:
         """As many as LOGIT_BYTES hold, but one of each slot in any case."""
         fit = max(MIN_WANTED, LOGIT_BYTES // (self._row * 4))
-        return min(MAX_ROWS, max(fit, self._n_slots))
+        return min(MAX_ROWS, max(fit, n_slots))
 
     @property
     def threads(self) -> int:
@@ -197,25 +198,32 @@ class KernelForward:
         self._filled[slot] = 0
 
     def resize(self, n_ctx: int, n_slots: int) -> None:
-        """Grow the KV cache, keeping what is in it. Sizes never shrink."""
+        """Grow the KV cache, keeping what is in it. Sizes never shrink.
+
+        EngineError where the system has no room for it: then all is as before.
+        """
         n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
         if (n_ctx, n_slots) == (self._n_ctx, self._n_slots):
             return
-        old, before = self._kv, self._n_slots
+        old, before, model = self._kv, self._n_slots, self._layout.model.copy()
         slot, scratch = lay.set_context(self._layout, self.config, n_ctx)
-        self._scratch.close()
-        self._kv, self._scratch = Region(n_slots * slot * 2, huge=True), Region(scratch)
+        try:
+            made = self._sized(n_ctx, n_slots, slot, scratch)
+        except BaseException:
+            self._layout.model[:] = model
+            raise
+        for region in (self._scratch, self._logits):
+            region.close()
+        self._kv, self._scratch, self._logits = made
         had = old.view(np.uint16, old.nbytes // 2)[: before * self._slot].reshape(before, -1)
         new = self._kv.view(np.uint16, n_slots * slot).reshape(n_slots, slot)
         for s, filled in enumerate(self._filled):
             used = self._used(int(filled))
             new[s, :used] = had[s, :used]
         del had, new
-        self._slot = slot
-        self._logits.close()
+        self._slot, self._many = slot, False
         self._filled = np.concatenate([self._filled, np.zeros(n_slots - self._n_slots, np.int64)])
         self._n_ctx, self._n_slots = n_ctx, n_slots
-        self._logits, self._many = Region(self.max_wanted * self._row * 4), False
         self._summarized = (0, 0)
         self._write_plan()
         self._set_arguments()
@@ -247,6 +255,22 @@ class KernelForward:
             region.close()
 
     # ------------------------------------------------------------------ inside
+
+    def _sized(
+        self, n_ctx: int, n_slots: int, slot: int, scratch: int
+    ) -> tuple[Region, Region, Region]:
+        """The memory that depends on the sizes: cache, scratch, logits."""
+        try:
+            return (
+                Region(n_slots * slot * 2, huge=True),
+                Region(scratch),
+                Region(self._wanted(n_slots) * self._row * 4),
+            )
+        except MemoryError as e:
+            raise EngineError(
+                f"no room for {n_slots:,} conversations of {n_ctx:,} tokens: {e}; "
+                "ask for a smaller ctx or for fewer slots"
+            ) from e
 
     def _regions(self) -> tuple[Region, ...]:
         """In the order of the kernel's arguments."""

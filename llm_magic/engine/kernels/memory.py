@@ -17,12 +17,18 @@ PAGE = 4096
 
 
 class Region:
-    """Zeroed bytes at a fixed address. huge: ask for huge pages, where all of it will be used."""
+    """Zeroed bytes at a fixed address. huge: ask for huge pages, where all of it will be used.
+
+    MemoryError where the system refuses so much.
+    """
 
     def __init__(self, nbytes: int, *, huge: bool = False) -> None:
         self.nbytes = max(PAGE, -(-nbytes // PAGE) * PAGE)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        self._map = mmap.mmap(-1, self.nbytes, flags=flags)
+        try:
+            self._map = mmap.mmap(-1, self.nbytes, flags=flags)
+        except (OSError, OverflowError) as e:
+            raise MemoryError(f"the system refuses {self.nbytes / 1e9:,.1f} GB of memory") from e
         advice = getattr(mmap, "MADV_HUGEPAGE" if huge else "MADV_NOHUGEPAGE", None)
         if advice is not None:
             with contextlib.suppress(OSError):  # a kernel without huge pages

@@ -32,20 +32,25 @@ static void summary_task(void *arg, int task) {
   part_t *p = s->parts + task;
   for (int i = 0; i < s->keep; i++) p->value[i] = -__builtin_inff(), p->id[i] = -1;
   vf top = splat(-__builtin_inff());
+  vi odd = {};  // what is not equal to itself is not a number
   int i = from;
   for (; i + 16 <= to; i += 16) {
     vf v = ld(x + i);
-    top = vmax(top, v);
+    top = vmax(top, v), odd |= v != v;
     vi more = v > splat(p->value[s->keep - 1]);
     if (__builtin_reduce_or(more))
       for (int e = 0; e < 16; e++) keep_largest(p, s->keep, x[i + e], i + e);
   }
   p->top = reduce_max(top);
-  for (; i < to; i++) keep_largest(p, s->keep, x[i], i), p->top = MAX(p->top, x[i]);
+  for (; i < to; i++) {
+    keep_largest(p, s->keep, x[i], i), p->top = MAX(p->top, x[i]);
+    odd[0] |= x[i] != x[i];
+  }
   vf sum = {};
   for (i = from; i + 16 <= to; i += 16) sum += vexp(ld(x + i) - p->top);
   p->total = reduce_add(sum);
   for (; i < to; i++) p->total += vexp(splat(x[i] - p->top))[0];
+  if (__builtin_reduce_or(odd)) p->top = __builtin_inff();  // and so is the row's lse
 }
 
 // lse: [rows]  id, value: [rows][keep]; keep >= 1. stride: of a row of logits.

@@ -105,12 +105,13 @@ static void book(team_t *t, int alone, u64 took) {
   if (t->taken[0] && t->taken[1]) t->alone = t->taken[1] < limit;
 }
 
-// Runs fn(arg, 0 .. count-1), on the helpers too. count <= 65535.
+// Runs fn(arg, 0 .. count-1), on the helpers too.
 static void run(team_t *t, void (*fn)(void *, int), void *arg, int count) {
   if (count <= 1 || !t->helpers || ticks() < t->solo_until) {
     for (int i = 0; i < count; i++) fn(arg, i);
     return;
   }
+  for (; count > 0xffff; count--) fn(arg, count - 1);  // more than a ticket can count
   t->fn = fn, t->arg = arg, t->done = 0;
   // Atomic, since a late helper may be at a compare-and-swap here, though one that must fail.
   const u64 last = __atomic_load_n(&t->ticket, __ATOMIC_RELAXED);
