@@ -57,7 +57,8 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A row of `known()`. size: bytes, 0 = unknown; cached: loading it needs no network."""
+    """A row of `known()`. size: bytes (of a file that is still on the web about so many), 0 =
+    unknown; cached: loading it needs no network."""
 
     name: str
     description: str
@@ -124,7 +125,7 @@ def known() -> list[Known]:
     for link in LINKED:
         path = web.url_path(link.url)
         here = path.exists()
-        size = path.stat().st_size if here else 0
+        size = path.stat().st_size if here else link.size
         rows.append(Known(link.name, link.description, size, here, link.licence))
     for name, target in _registered.items():
         path = Path(target).expanduser()
@@ -140,7 +141,7 @@ def listing() -> list[str]:
         state = "here" if row.cached else "to fetch"
         size = f"{row.size / 1e6:,.0f} MB" if row.size else ""
         licence = f" [{row.licence}]" if row.licence else ""
-        lines.append(f"{row.name:13} {state:8} {size:>7}  {row.description}{licence}")
+        lines.append(f"{row.name:13} {state:8} {size:>8}  {row.description}{licence}")
     return lines
 
 

@@ -42,11 +42,12 @@ class Packaged:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A model that is one file on the web."""
+    """A model that is one file on the web. size: about so many bytes."""
 
     name: str
     description: str
     licence: str
+    size: int
     url: str
 
     @property
@@ -101,28 +102,32 @@ _LLAMA = "Llama 3.2 Community License, https://www.llama.com/llama3_2/license/"
 LINKED = (
     Linked(
         "llama3.2-1b",
-        "Llama 3.2 1B Instruct, Q4_K_M (0.8 GB)",
+        "Llama 3.2 1B Instruct, Q4_K_M",
         _LLAMA,
+        800_000_000,
         _HUB.format("bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
     ),
     Linked(
         "smollm2-360m",
-        "SmolLM2 360M Instruct, Q8_0 (0.4 GB)",
+        "SmolLM2 360M Instruct, Q8_0",
         "Apache-2.0",
+        400_000_000,
         _HUB.format("HuggingFaceTB/SmolLM2-360M-Instruct-GGUF", "smollm2-360m-instruct-q8_0.gguf"),
     ),
     Linked(
         "smollm2-1.7b",
-        "SmolLM2 1.7B Instruct, Q4_K_M (1.1 GB)",
+        "SmolLM2 1.7B Instruct, Q4_K_M",
         "Apache-2.0",
+        1_100_000_000,
         _HUB.format(
             "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "smollm2-1.7b-instruct-q4_k_m.gguf"
         ),
     ),
     Linked(
         "llama3.2-3b",
-        "Llama 3.2 3B Instruct, Q4_K_M (2.0 GB)",
+        "Llama 3.2 3B Instruct, Q4_K_M",
         _LLAMA,
+        2_000_000_000,
         _HUB.format("bartowski/Llama-3.2-3B-Instruct-GGUF", "Llama-3.2-3B-Instruct-Q4_K_M.gguf"),
     ),
 )

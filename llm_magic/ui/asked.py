@@ -19,7 +19,7 @@ def fragment(reply: Reply) -> str:
     usage = reply.usage
     rendered = html.note(UNKNOWN)
     if reply.prompt is not None:
-        rendered = tokens.prompt(reply.prompt, usage.prompt, usage.cached)
+        rendered = tokens.prompt(reply.prompt, usage.prompt, facts.cached(usage))
     if not reply.messages:
         return rendered
     said = "".join(tokens.block(m.role, _said(m), m.name or "") for m in reply.messages)

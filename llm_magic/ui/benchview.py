@@ -4,6 +4,7 @@ Comes in: a Report. Goes out: HTML and matplotlib Axes. It must not know how any
 matplotlib is imported on use, never pyplot.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
@@ -67,6 +68,15 @@ def command(nb: Where, rest: str) -> BenchView:
         raise
     screen.close(f"measured {len(report.results)} numbers")
     return BenchView(report)
+
+
+def options_help() -> str:
+    """Each option of `%llm bench`, and what it means."""
+    from ..bench.command import add_options
+
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
+    add_options(parser)
+    return parser.format_help().strip()
 
 
 def _teller(screen: live.Screen) -> Callable[[str], None]:

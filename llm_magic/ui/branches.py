@@ -42,7 +42,7 @@ def choice(reply: Reply, i: int, alternative: str | int | None) -> Token:
     """
     count = len(reply.tokens)
     if not -count <= i < count:
-        raise RequestError(f"token {i}: the reply has {count} tokens")
+        raise RequestError(f"there is no token {i}: the reply has {count}, and the first is 0")
     here = reply.tokens[i]
     match alternative:
         case None:
@@ -125,7 +125,7 @@ def stream(llm: LLM, reply: Reply, given: Sequence[Token], **options: Any) -> To
         # Read back from a file: the text is there, its ids are not.
         ids = [piece.id for piece in llm.tokenize(reply.prompt)]
     if not ids:
-        raise RequestError("the reply does not hold its prompt, so nothing can go on from it")
+        raise RequestError(_no_prompt(reply))
     known = [t.id for t in given if t.id is not None]
     if len(known) < len(given):
         raise RequestError("the reply's tokens have no ids (a remote model), so it cannot branch")
@@ -146,6 +146,15 @@ def stream(llm: LLM, reply: Reply, given: Sequence[Token], **options: Any) -> To
             reply.tools,
         ),
     )
+
+
+def _no_prompt(reply: Reply) -> str:
+    if reply.tokens and all(t.forced for t in reply.tokens):
+        return (
+            "this is the score of a text, and only an answer can branch; "
+            "%llm branch -r NAME takes an answer that was kept with -o NAME"
+        )
+    return "the reply does not hold its prompt, so nothing can go on from it"
 
 
 def _router(llm: LLM, reply: Reply, stop: tuple[str, ...]) -> Router:

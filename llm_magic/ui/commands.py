@@ -100,6 +100,12 @@ def bench(nb: Notebook, rest: str) -> Any:
     return benchview.command(nb, rest)
 
 
+def _bench_options() -> str:
+    from . import benchview
+
+    return benchview.options_help()
+
+
 def stats(nb: Notebook, rest: str) -> Any:
     """The ledger of this notebook, as a table or as a plot."""
     parser = command_parser(nb, "stats")
@@ -131,7 +137,8 @@ def tokenize(nb: Notebook, rest: str) -> None:
     llm = nb.load(name, screen)
     cached = None
     if reply is not None:
-        pieces, cached = pieces_of(llm, reply.prompt or "", reply.prompt_ids), reply.usage.cached
+        pieces = pieces_of(llm, reply.prompt or "", reply.prompt_ids)
+        cached = facts.cached(reply.usage)
     elif given.chat:
         pieces = _chat_pieces(llm, nb.fill(text))
     else:
@@ -376,6 +383,7 @@ COMMANDS = {
         bench,
         "[MODEL] [--peer NAME]... [--threads N] [--rounds N] [--quick] [--random-1b]",
         "speed and memory here, and of peers beside it",
+        _bench_options,
     ),
     "stats": Command(stats, "[--plot] [--dark]", "tokens and speeds of every cell so far"),
 }

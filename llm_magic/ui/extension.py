@@ -1,20 +1,28 @@
 """`%load_ext llm_magic` and `%unload_ext llm_magic`.
 
 Comes in: the shell. Goes out: registered magics, completion, and two hooks that hold the engine's
-gate while a cell runs and tell which cell it is. Loaded models are not part of it: `%reload_ext`
-keeps them; conversations of cells are, so it forgets them. Nothing heavy is imported here.
+gate while a cell runs and tell which cell it is. Loaded models and the ledger are not part of it:
+`%reload_ext` keeps them; conversations of cells are, so it forgets them. Nothing heavy is imported
+here.
 """
 
 import re
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..hub import hub
 from .commands import COMMANDS
 from .completion import complete
+from .ledger import Ledger
 from .magics import LLMMagics
 
 _NAME = "LLMMagics"  # where %config looks
-_TEXTS = "ask|compare|tokenize"  # commands that end with a text for the model
+# More than one word, as in `%llm ask Why?` or `%llm What is this?`; `%llm load?` asks for help.
+_QUESTION = r"\S+[ \t]+\S.*\?+"
+
+
+# What a notebook has generated did happen, whatever is reloaded; its chats add to the same list.
+_ledgers: WeakKeyDictionary[Any, Ledger] = WeakKeyDictionary()
 
 
 class Extension:
@@ -23,6 +31,7 @@ class Extension:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self.magics = LLMMagics(shell)
+        self.magics.ledger = _ledgers.setdefault(shell, self.magics.ledger)
 
     def install(self) -> None:
         shell = self._shell
@@ -64,7 +73,7 @@ class Extension:
         """`%llm ask What is this?` is a question to the model; IPython would look up `this`."""
         if lines and lines[0].startswith("%%"):
             return lines  # the text of another cell magic
-        ours = re.compile(rf"(\s*)%{self.magics.magic_name}[ \t]+((?:{_TEXTS})\s.*\?+)\s*")
+        ours = re.compile(rf"(\s*)%{self.magics.magic_name}[ \t]+({_QUESTION})\s*")
         return [
             f"{m[1]}get_ipython().run_line_magic({self.magics.magic_name!r}, {m[2]!r})\n"
             if (m := ours.fullmatch(line)) is not None

@@ -10,10 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..chat.reply import Records, Reply
-from ..events import Timings, Token, ToolRecord
+from ..events import Timings, Token, ToolRecord, Usage
 from ..utf8 import whole
 
 MAX_CALL = 2_000  # characters of a call on one line
+CUT = "cut off at the token limit"  # what `length` means to a person
 
 
 def numbers(reply: Reply, note: str = "") -> str:
@@ -25,18 +26,29 @@ def parts(reply: Reply, note: str = "") -> list[str]:
     """The same as a list. note: stands where the reason of the end would."""
     usage, timings = reply.usage, reply.timings
     prompt = f"{usage.prompt:,} prompt tokens"
-    if usage.cached:
-        prompt += f" ({usage.cached:,} cached + {usage.prompt - usage.cached:,} new)"
+    if held := cached(usage):
+        prompt += f" ({held:,} cached + {usage.prompt - held:,} new)"
     found = (
         model_name(reply.model),
         f"loaded in {timings.load:.1f} s" if timings.load else "",
         prompt if usage.prompt else "",
-        f"{usage.completion:,} token{'' if usage.completion == 1 else 's'}",
+        counted(usage.completion, "token"),
         speed("prefill", timings.prefill_tps),
         speed("decode", timings.decode_tps),
         note or _reason(reply),
     )
     return [part for part in found if part]
+
+
+def cached(usage: Usage) -> int:
+    """How many tokens of the prompt came from the cache. A branch finds those there, too, that it
+    was given: they are no part of its prompt."""
+    return min(usage.cached, usage.prompt)
+
+
+def counted(n: int, thing: str) -> str:
+    """ "1 token", "1,200 tokens"."""
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
 
 def speed(what: str, tps: float) -> str:
@@ -47,13 +59,12 @@ def speed(what: str, tps: float) -> str:
 
 
 def _reason(reply: Reply) -> str:
-    match reply.finish_reason:
-        case "length":
-            return "length (cut at the limit)"
-        case "tool_calls":
-            return "tool calls"
-        case reason:
-            return reason or ""
+    return ended(reply.finish_reason or "")
+
+
+def ended(reason: str) -> str:
+    """Why an answer ended, in words."""
+    return {"length": CUT, "tool_calls": "tool calls"}.get(reason, reason)
 
 
 def call(name: str, arguments: Any, limit: int = MAX_CALL) -> str:

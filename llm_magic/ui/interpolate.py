@@ -53,7 +53,10 @@ def _look_up(path: str, names: Mapping[str, Any], source: str) -> Any:
     name = head[0]
     if name not in names:
         visible = [n for n in names if not n.startswith("_") or name.startswith("_")]
-        raise _unknown(path, f"there is no variable {name!r}", name, visible, source)
+        raise _unknown(
+            path, f"there is no variable {name!r}", name, visible, source,
+            otherwise="; run the cell that sets it.",
+        )  # fmt: skip
     value, seen = names[name], name
     for step in _STEP.finditer(path, head.end()):
         value = _step(value, step, seen, path, source)
@@ -82,9 +85,11 @@ def _step(value: Any, step: re.Match[str], seen: str, path: str, source: str) ->
         raise _unknown(path, why, str(key), known, source) from e
 
 
-def _unknown(path: str, why: str, word: str, known: list[str], source: str) -> InterpolationError:
+def _unknown(
+    path: str, why: str, word: str, known: list[str], source: str, otherwise: str = "."
+) -> InterpolationError:
     near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else otherwise
     return InterpolationError(
         f"{{{{ {path} }}}} in {source}: {why}{hint} "
         "To keep the braces as they are, write \\{{ … }}, or --raw for the whole cell."

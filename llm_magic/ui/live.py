@@ -109,7 +109,7 @@ def _drain(stream: Stream, screen: Screen, fold: Fold | None, reply: Callable[[]
         break
     if interrupted:
         n = len(reply().tokens)
-        raise Interrupted(f"interrupted after {n} token{'' if n == 1 else 's'}", reply())
+        raise Interrupted(f"interrupted after {facts.counted(n, 'token')}", reply())
 
 
 # ----------------------------------------------------------------------------- screens
@@ -177,7 +177,7 @@ class CellScreen:
         text = "".join(running.answer)
         body = bundles.body(text, self.look.format, self.look.language) if text else ""
         speed = facts.speed("decode", running.tps())
-        count = f"{running.tokens:,} token{'' if running.tokens == 1 else 's'}"
+        count = facts.counted(running.tokens, "token")
         return html.wrap(
             _thinking(running), body, _calling(running), self._note(count, speed),
             themed=html.needs_style(body),

@@ -17,6 +17,7 @@ from itertools import groupby
 from ..chat.reply import Reply
 from ..events import Token, Top
 from . import html, tokens
+from .facts import counted
 
 SHOWN = 2_000  # tokens before the rest folds
 # Longer runs are shaded by stretches of one shade, without tooltips. A page takes 6 us for every
@@ -117,7 +118,7 @@ def _best(run: Sequence[Token], summary: str) -> str:
 
 def certainty(reply: Reply) -> list[str]:
     """How many tokens, and how sure the model was of all of them together."""
-    parts = [f"{len(reply.tokens):,} tokens"]
+    parts = [counted(len(reply.tokens), "token")]
     if reply.mean_logprob is not None and reply.perplexity is not None:
         parts.append(f"mean logprob {nats(reply.mean_logprob)}")
         parts.append(f"perplexity {reply.perplexity:,.2f}")

@@ -45,8 +45,8 @@ def value(names: Names, path: str, option: str) -> Any:
 
 def _unknown(option: str, name: str, names: Names) -> UsageError:
     near = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], 3, 0.6)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return UsageError(f"{option} {name}: the notebook has no {name!r}{hint}")
+    hint = f"did you mean {' or '.join(near)}?" if near else "run the cell that defines it"
+    return UsageError(f"{option} {name}: the notebook has no {name!r}; {hint}")
 
 
 # ----------------------------------------------------------------------------- tools

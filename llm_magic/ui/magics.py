@@ -37,6 +37,7 @@ from .ledger import Ledger
 from .talks import Talks
 
 MAX_TOKENS = 256
+HELP = ("-h", "--help")  # what people try first
 
 
 @magics_class
@@ -248,6 +249,9 @@ class LLMMagics(Magics):  # type: ignore[misc]
         found = COMMANDS.get(command)
         if found is None:
             raise UsageError(self._no_command(command, line.strip()))
+        if rest.strip() in HELP:
+            self.show(found.help(f"%{self.magic_name} {command}"))
+            return None
         with self._brief():
             return found.run(self, rest.strip())
 
@@ -272,7 +276,9 @@ class LLMMagics(Magics):  # type: ignore[misc]
         if given.out is not None and not options.is_name(given.out):
             raise UsageError(f"--out {given.out}: not a Python name")
         if not given.complete and not text.strip():
-            raise UsageError(f"%%{self.magic_name}: the cell has no text to answer")
+            raise UsageError(
+                f"%%{self.magic_name}: the cell has no text to answer; write it below this line"
+            )
         with self._brief():
             ask = asking.prepare(self, given, text)
             name = asking.model_of(self, given)

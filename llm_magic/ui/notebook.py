@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from ..chat.reply import Reply
 from ..llm import LLM
-from . import bundles, live, options
+from . import bundles, html, live, options
 from .ledger import Ledger
 from .talks import Talks
 
@@ -58,6 +58,16 @@ class Command:
     run: Callable[[Notebook, str], Any]
     usage: str
     what: str
+    more: Callable[[], str] = str  # what else its --help says: text of several lines
+
+    def help(self, name: str) -> bundles.Fragment:
+        """What `--help` shows. name: as typed, "%llm stats"."""
+        head = f"{name} {self.usage}".rstrip()
+        page = f"<code>{html.escape(head)}</code>: {html.text(self.what)}"
+        plain = f"{head}: {self.what}"
+        if more := self.more():
+            page, plain = f"{page}{html.verbatim(more)}", f"{plain}\n{more}"
+        return bundles.Fragment(page, plain)
 
 
 def command_parser(nb: Notebook, command: str) -> MagicArgumentParser:

@@ -65,11 +65,13 @@ def _with_hint(message: str, line: str, parser: MagicArgumentParser, magic: str)
     """argparse's message, and what was probably meant."""
     known = parser._option_string_actions
     helps = f"{magic.split()[0]}?"  # IPython takes `%llm load?` for a question about its own %load
+    if {"-h", "--help"} & {*words(line)}:
+        return f"{helps} lists the options of {magic}"
     for word in words(line):
         name = word.partition("=")[0]
         if name.startswith("-") and name not in known and name in message:
             near = difflib.get_close_matches(name, known, 2, 0.6)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = f"; did you mean {' or '.join(near)}?" if near else "."
             return f"{magic}: there is no option {name}{hint} {helps} lists them"
         if not name.startswith("-") and message.endswith(f"unrecognized arguments: {word}"):
             model = f"; to choose a model: {magic} -m {word}" if "--model" in known else ""

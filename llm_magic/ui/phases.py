@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import LLMError, named
 from ..events import CallDelta, CallDone, Delta, Event, Finish, Prefill, Progress, Queued, ToolDone
 from ..utf8 import whole
+from .facts import CUT
 from .progress import work
 
 
@@ -40,7 +41,7 @@ STOPPING = Phase("stop", "Stopping")
 NOTES = {
     "interrupted": "stopped",
     "cancelled": "stopped",
-    "length": "cut off at the token limit",
+    "length": CUT,
     "tool_calls": "the model asked for tools that this chat does not have",
 }
 

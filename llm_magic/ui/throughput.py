@@ -9,11 +9,12 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from ..chat.reply import Reply
 from ..columns import aligned
-from . import html
+from . import facts, html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +114,7 @@ def details(reply: Reply) -> list[tuple[str, str]]:
     usage, timings = reply.usage, reply.timings
     found = [
         ("prompt tokens", f"{usage.prompt:,}"),
-        ("of them cached", f"{usage.cached:,}"),
+        ("of them cached", f"{facts.cached(usage):,}"),
         ("tokens", f"{usage.completion:,}"),
         ("of them guessed", f"{usage.guessed:,}" if usage.guessed else ""),
     ]
@@ -127,7 +128,7 @@ def details(reply: Reply) -> list[tuple[str, str]]:
     found += [(name, f"{rate:,.1f}") for name, rate in rates.items() if rate > 0]
     settings = asdict(reply.sampling)
     found += [(name.replace("_", " "), str(v)) for name, v in settings.items() if v is not None]
-    found.append(("end", reply.finish_reason or ""))
+    found.append(("end", facts.ended(reply.finish_reason or "")))
     return [(name, value) for name, value in found if value]
 
 
@@ -199,7 +200,7 @@ def _row(e: Entry) -> tuple[str, ...]:
         *numbers,
         *speeds,
         f"{e.seconds:.2f}" if e.seconds else "",
-        e.reason,
+        "cut off" if e.reason == "length" else e.reason,
     )
 
 
@@ -223,8 +224,11 @@ def plot_ledger(entries: Sequence[Entry], ax: Any = None, dark: bool | None = No
     with _look(dark, ax):
         target = _new_axes() if ax is None else ax
         places = range(len(entries))
-        target.plot(places, [e.prefill_tps for e in entries], "s", color="#8c959f", label="prefill")
-        target.plot(places, [e.decode_tps for e in entries], "o", color="#d97706", label="decode")
+        # What was not measured (a scored text, an answer of one token) is no speed of 0.
+        prefill = [e.prefill_tps or nan for e in entries]
+        decode = [e.decode_tps or nan for e in entries]
+        target.plot(places, prefill, "s", color="#8c959f", label="prefill")
+        target.plot(places, decode, "o", color="#d97706", label="decode")
         target.set_xticks(list(places), [place(e) for e in entries])
         target.set_xlabel("cell")
         target.set_ylabel("tokens a second")

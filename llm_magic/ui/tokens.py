@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ..events import Piece
 from . import html
+from .facts import counted
 
 # Joiners and variation selectors belong to the emoji or script around them; alone they are marked.
 _JOINERS = frozenset("\u200c\u200d\ufe0e\ufe0f")
@@ -85,10 +86,12 @@ def inspector(pieces: Sequence[Piece], cached: int | None = None) -> str:
     """Pieces in their order, those of a turn set off by its role, and a folded table. cached: how
     many come from the cache."""
     specials = sum(p.special for p in pieces)
-    characters = sum(len(p.text) for p in pieces if not p.special)
-    facts = [f"{len(pieces):,} tokens", f"{characters:,} characters"]
+    # Of all bytes together: a character may be spread over several tokens.
+    said = b"".join(p.bytes or p.text.encode() for p in pieces if not p.special)
+    characters = len(said.decode("utf-8", "replace"))
+    facts = [counted(len(pieces), "token"), counted(characters, "character")]
     if specials:
-        facts.append(f"{specials:,} control tokens")
+        facts.append(counted(specials, "control token"))
     if cached is not None:
         facts.append(f"{cached:,} cached + {len(pieces) - cached:,} new")
     shown, more = pieces[:SHOWN], len(pieces) - SHOWN
@@ -142,7 +145,7 @@ def _piece_table(pieces: Sequence[Piece]) -> str:
 def listing(pieces: Sequence[Piece]) -> str:
     """The pieces as text: `Hello|,|␣world`, and their ids."""
     names = "|".join(p.text if p.special else alone(p.bytes) for p in pieces)
-    return f"{len(pieces)} tokens: {names}\nids: {' '.join(str(p.id) for p in pieces)}"
+    return f"{counted(len(pieces), 'token')}: {names}\nids: {' '.join(str(p.id) for p in pieces)}"
 
 
 # ----------------------------------------------------------------------------- the prompt
@@ -166,7 +169,7 @@ _ROLE_LOOK = {
 def prompt(text: str, count: int, cached: int) -> str:
     """A rendered prompt: one block per turn, template markers set off, the counts below."""
     blocks = "".join(block(role, _marked(segment)) for role, segment in turns(text))
-    facts = [f"{count:,} tokens"] if count else []
+    facts = [counted(count, "token")] if count else []
     if cached:
         facts.append(f"{cached:,} cached + {count - cached:,} new")
     return blocks + (html.note(*facts) if facts else "")

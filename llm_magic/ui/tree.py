@@ -16,6 +16,7 @@ from ..chat.reply import Reply
 from ..chat.saved import runs
 from ..events import Token, Top
 from . import compare, logprobs, tokens
+from .facts import CUT
 
 # A token: [text, percent, shade, rank, logprob, entropy, forbidden share, flags, alternatives].
 # An alternative: [text, percent, share of 1000, what it is]. explore_parts.js names the places.
@@ -24,7 +25,7 @@ Row = list[Any]
 FORCED, TRIMMED = 1, 2  # flags
 OPEN, TAKEN, FORBIDDEN, NAMELESS = range(4)  # what an alternative is; the last has no id
 WIDTH = 32  # characters of an alternative
-ENDED = {"length": "cut at the limit", "cancelled": "stopped", "interrupted": "stopped"}
+ENDED = {"length": CUT, "cancelled": "stopped", "interrupted": "stopped"}
 
 
 def row(token: Token) -> Row:

@@ -15,6 +15,7 @@ from ..events import Message, Token, ToolRecord
 from ..utf8 import whole
 from . import chat_saved, tooltrace
 from .chat_saved import VERSION, Row, Saved
+from .facts import cached
 from .logprobs import SCALE, entropy, percent, probability, shade
 from .tail import Tail
 
@@ -73,8 +74,9 @@ class Turn:
         usage, timings = self.reply.usage, self.reply.timings
         parts = [self.reply.model]
         if usage.total:
-            cached = f" ({usage.cached} cached)" if usage.cached else ""
-            parts.append(f"{usage.prompt}{cached} + {usage.completion} tokens")
+            held = cached(usage)
+            reused = f" ({held} cached)" if held else ""
+            parts.append(f"{usage.prompt}{reused} + {usage.completion} tokens")
         if timings.decode_tps and not steady:
             parts.append(f"{timings.decode_tps:.0f} tok/s")
         return [part for part in parts if part]

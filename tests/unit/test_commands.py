@@ -20,7 +20,17 @@ from llm_magic.errors import NotLoadedError, RequestError
 from llm_magic.events import Message, Part, Piece, Token, ToolCall, ToolRecord, ToolSpec, Top, Usage
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui import branches, bundles, compare, throughput, tokens, tooltrace, views
+from llm_magic.ui import (
+    branches,
+    bundles,
+    compare,
+    extension,
+    facts,
+    throughput,
+    tokens,
+    tooltrace,
+    views,
+)  # fmt: skip
 
 from .test_html import XSS, audit, shown
 from .test_magics import cell, command
@@ -198,6 +208,16 @@ def test_a_choice_is_a_rank_a_text_or_the_next_best() -> None:
         branches.choice(Reply("a", tokens=(Token(1, b"a", -1.0, 1),)), 0, None)
 
 
+def test_no_more_of_a_prompt_is_said_to_be_cached_than_there_is() -> None:
+    """The engine counts what a branch was given as its prompt, and finds it in the cache."""
+    branch = reply_of(usage=Usage(4, 7, 36), finish_reason="length")
+    assert "4 prompt tokens (4 cached + 0 new)" in facts.numbers(branch)
+    assert ("of them cached", "4") in throughput.details(branch)
+    assert ("end", "cut off at the token limit") in throughput.details(branch)
+    row = throughput.rows([throughput.entry(branch, 1)])[0]
+    assert row[-1] == "cut off"
+
+
 def test_a_branch_without_its_prompt_is_an_error(script: Scoring) -> None:
     with pytest.raises(RequestError, match="prompt"):
         branches.stream(LLM(script), Reply("a"), ())
@@ -236,9 +256,14 @@ def test_the_inspector_marks_control_tokens_and_the_cached_part() -> None:
     page = tokens.inspector(pieces, cached=2)
     assert audit(page) == []
     assert "│ new │" in shown(page)
-    assert "1 control tokens" in shown(page) or "1 control token" in shown(page)
+    assert "4 tokens · 8 characters · 1 control token ·" in shown(page)
     assert "2 cached + 2 new" in shown(page)
     assert page.count("lm-tc") == 1
+
+
+def test_the_inspector_counts_a_character_of_several_tokens_once() -> None:
+    spread = [Piece(i, "\ufffd", bytes([b]), False) for i, b in enumerate("本é".encode())]
+    assert "5 tokens · 2 characters" in shown(tokens.inspector(spread))
 
 
 def chat_pieces(*texts: str) -> list[Piece]:
@@ -363,6 +388,34 @@ def test_the_ledger_has_a_line_per_generation(shell: InteractiveShell, script: S
     assert shown(data["text/html"]).count("fake") == 2
     axes = shell.run_line_magic("llm", "stats --plot")
     assert axes.get_xlabel() == "cell"
+
+
+def test_the_ledger_survives_a_reload(shell: InteractiveShell, script: Scoring) -> None:
+    cell(shell, "", "Hi")
+    extension.unload_ipython_extension(shell)
+    extension.load_ipython_extension(shell)
+    assert command(shell, "stats")["text/plain"].splitlines()[1].split()[1] == "fake"
+
+
+def test_what_was_not_measured_is_no_speed_of_zero_in_the_plot() -> None:
+    known = {"cell": 1, "model": "m", "prompt": 3, "cached": 0, "tokens": 1, "seconds": 0.1}
+    entries = [
+        throughput.Entry(**known, prefill_tps=900.0, decode_tps=0.0, reason="stop"),
+        throughput.Entry(**known, prefill_tps=0.0, decode_tps=0.0, reason="scored"),
+    ]
+    prefill, decode = throughput.plot_ledger(entries).get_lines()
+    assert prefill.get_ydata()[0] == 900.0
+    assert all(map(math.isnan, [prefill.get_ydata()[1], *decode.get_ydata()]))
+
+
+@pytest.mark.parametrize("line", ["stats --help", "bench -h", "load --help"])
+def test_help_of_a_command_is_its_usage(
+    shell: InteractiveShell, script: Scoring, line: str
+) -> None:
+    text = command(shell, line)["text/plain"]
+    name = line.split()[0]
+    assert text.startswith(f"%llm {name} [")
+    assert ("fewer sizes" in text) == (name == "bench")
 
 
 def test_speeds_are_taken_over_a_window() -> None:

@@ -358,6 +358,12 @@ def test_a_failure_before_the_first_token_leaves_no_branch() -> None:
     [
         (lambda r: r, "fake has to be loaded in this kernel: %llm load fake"),
         (lambda r: replace(r, prompt=None), "does not hold its prompt"),
+        (
+            lambda r: replace(
+                r, prompt=None, tokens=tuple(replace(t, forced=True) for t in r.tokens)
+            ),
+            "the score of a text",
+        ),
         (lambda r: replace(r, tokens=tuple(replace(t, id=None) for t in r.tokens)), "have no ids"),
         (lambda r: replace(r, tokens=tuple(replace(t, top=()) for t in r.tokens)), "--logprobs"),
     ],
@@ -406,7 +412,7 @@ def test_messages_of_another_version_do_no_harm() -> None:
     ask(explorer, {"t": "branch", "view": 0, "at": 99, "alternative": 1})
     assert explorer.wait(5)
     until(lambda: len(page.notes) == 3, "silence")
-    assert "token 99: the reply has 6 tokens" in page.notes[-1]
+    assert "no token 99: the reply has 6, and the first is 0" in page.notes[-1]
 
 
 # ----------------------------------------------------------------------------- around it
@@ -496,7 +502,7 @@ def test_a_reply_without_tokens_can_be_shown() -> None:
     explorer.branch(0)
     assert explorer.wait(5)
     until(lambda: page.notes, "silence")
-    assert "the reply has 0 tokens" in page.notes[0]
+    assert "the reply has 0" in page.notes[0]
 
 
 def test_the_tree_of_a_thousand_tokens_is_there_at_once() -> None:

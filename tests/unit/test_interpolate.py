@@ -57,7 +57,7 @@ def test_dotted_and_indexed_names() -> None:
         ("{{ row.meta.key }}", ["row.meta['key']"]),
         ("{{ row.tags[7] }}", ["row.tags is a list", "no item 7"]),
         ("{{ row[0] }}", ["row is a SimpleNamespace", "no item 0"]),
-        ("{{ zzz }}", ["no variable 'zzz'."]),
+        ("{{ zzz }}", ["no variable 'zzz'; run the cell that sets it."]),
     ],
 )
 def test_unknown_names_are_errors_with_a_way_out(text: str, words: list[str]) -> None:

@@ -168,6 +168,8 @@ def test_questions_go_to_the_model_and_not_to_the_help_system(
     before = len(script.requests)
     shell.run_cell("%%llm -q\n%llm ask Who?")
     assert script.requests[-1].prompt[0].text == "%llm ask Who?"
+    with pytest.raises(UsageError, match="To ask the model: %llm ask What is a cat"):
+        shell.run_cell("%llm What is a cat?").raise_error()  # not the help of `cat`
     shell.run_cell("%llm?")  # this is for the help system
     shell.run_cell("%%llm?")
     assert len(script.requests) == before + 1
@@ -218,6 +220,7 @@ def test_C20_objects_become_text(shell: InteractiveShell) -> None:
         ("-o class", "not a Python name"),
         ("-s 'open", "no closing quotation"),
         ("-f latex", "invalid choice"),
+        ("-t 0 --help", r"%%llm\? lists the options"),
     ],
 )
 def test_C12_a_wrong_option_is_a_usage_error(
@@ -239,7 +242,8 @@ def test_C12_a_wrong_option_is_a_usage_error(
         ("load a b", "one word too many"),
         ("load a b c", "values with blanks need quotes"),
         ("load --ctx 8k", "(%llm? lists the options)"),
-        ("load --foo", "no option --foo %llm? lists them"),
+        ("load --foo", "no option --foo. %llm? lists them"),
+        ("load smollm2 --help", "%llm? lists the options of %llm load"),
         ("status now", "one word too many"),
     ],
 )

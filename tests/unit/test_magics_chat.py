@@ -664,7 +664,7 @@ def test_a_cut_answer_has_no_value_and_says_so(
     answers.say('{"name": "Rome", "people": 3}')
     output = ask(shell, "--schema City -n 4", "Go.")
     assert shell.user_ns["_llm"].parsed is None
-    assert "cut at the limit" in shown(output["text/html"])
+    assert "cut off at the token limit" in shown(output["text/html"])
 
 
 # ----------------------------------------------------------------------------- prefill, reasoning

@@ -170,6 +170,7 @@ def test_TG90_alias_table_means_files_of_small_models() -> None:
         assert link.name in rows
         assert web.url_file(link.url).endswith(".gguf")
         assert rows[link.name].licence
+        assert rows[link.name].size >= 100e6  # said before anybody fetches it
     for spelling in ("SmolLM2", "smollm2-135M", "smollm2:135m", "smollm2_135m", " smollm2 "):
         assert table.builtin()[table.key(spelling)].name == "smollm2"
 
