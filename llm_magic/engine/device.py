@@ -326,16 +326,44 @@ def _cache_file() -> Path:
     return cache_dir() / "tinygrad" / f"{cpu_hash()}.db"
 
 
+_SEAL = 16  # bytes
+
+
+def _seal(key: tuple[Any, ...], value: bytes) -> bytes:
+    return hashlib.blake2b(repr(key).encode() + value, digest_size=_SEAL).digest()
+
+
 class _Cursor(sqlite3.Cursor):
-    """What cannot be written is compiled again next time; what cannot be read is not there."""
+    """What cannot be written is compiled again next time; what cannot be read is not there.
+
+    sqlite does not see that a disk has lost or changed a page inside a value, and the values are
+    programs: half of one fails at every start, and a changed one runs. So behind each value, where
+    no reader of pickles looks, stands a digest of it and of its key.
+    """
+
+    _key: tuple[Any, ...] | None = None  # of the values that are being read
 
     def execute(self, sql: str, parameters: Any = ()) -> "_Cursor":
+        self._key = None
+        if sql.startswith("SELECT val "):
+            self._key = tuple(parameters)
+        elif sql.startswith("REPLACE ") and isinstance(parameters[-1], bytes):
+            *key, value = parameters
+            parameters = (*key, value + _seal(tuple(key), value))
         try:
             super().execute(sql, parameters)
         except sqlite3.DatabaseError as error:  # full disk, read-only folder, damaged file
             if sql.startswith("SELECT"):
                 raise sqlite3.OperationalError(str(error)) from error  # tinygrad: no such entry
         return self
+
+    def fetchone(self) -> Any:
+        row = super().fetchone()
+        if row is None or self._key is None:
+            return row
+        sealed = row[0] if isinstance(row[0], bytes) else b""
+        whole = sealed[-_SEAL:] == _seal(self._key, sealed[:-_SEAL])
+        return row if whole else None
 
 
 class _Connection(sqlite3.Connection):

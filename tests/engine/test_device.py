@@ -242,6 +242,37 @@ def test_a_damaged_cache_costs_time_only(fresh, tmp_path):
     assert run(SETUP + "print(engine(1), user(0))", **fresh) == f"{E1} {U0}"
 
 
+def test_a_value_that_the_disk_has_changed_is_not_there(fresh):
+    """sqlite sees damage between values only; these are programs that would be run."""
+    out = run(
+        """
+from tinygrad import helpers
+from llm_magic.engine import device
+device.prepare()
+program = bytes(range(256)) * 40
+rows = helpers.db_connection().cursor()
+table = f"'t_{helpers.VERSION}'"
+damages = (
+    lambda v: v[: len(v) // 2], lambda v: b"", lambda v: None, lambda v: 3, lambda v: "text",
+    lambda v: bytes(len(v)), lambda v: v[:5000] + bytes(4096) + v[9096:],
+    lambda v: v[:99] + bytes([v[99] ^ 1]) + v[100:], lambda v: v + b"x", lambda v: v[:-16],
+)
+for i, damage in enumerate(damages):
+    helpers.diskcache_put("t", {"key": "k", "number": i}, program)
+    (value,) = rows.execute(f"SELECT val FROM {table} WHERE number={i}").fetchall()[0]
+    rows.execute(f"UPDATE {table} SET val=? WHERE number=?", (damage(value), i))
+    assert helpers.diskcache_get("t", {"key": "k", "number": i}) is None, i
+    helpers.diskcache_put("t", {"key": "k", "number": i}, program)
+    assert helpers.diskcache_get("t", {"key": "k", "number": i}) == program
+rows.execute(f"UPDATE {table} SET number = number + 100")  # a value belongs to its key
+assert helpers.diskcache_get("t", {"key": "k", "number": 103}) is None
+print("whole")
+""",
+        **fresh,
+    )
+    assert out == "whole"
+
+
 @pytest.mark.parametrize("changed", ["flags", "model", "vendor_id"])
 def test_another_cpu_has_another_hash(monkeypatch, changed):
     info = {"flags": "sse2 avx2", "model": "85", "vendor_id": "A", "cpu MHz": "2000"}
