@@ -192,7 +192,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         # A widget view and HTML in one bundle would hide the HTML for ever in JupyterLab, which
         # then reports "model not found": so the transcript is a display of its own.
         view, metadata = self._repr_mimebundle_()
-        view["text/plain"] = repr(self)
+        view["text/plain"] = f"<Chat with {self.model}>"  # it stays so, however many turns follow
         self._cell = widget.running_cell()
         if not _docs_mode():
             self._look_for_earlier()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..chat.reply import Reply
 from . import html, logprobs, tokens
-from .facts import model_name, speed
+from .facts import model_name, setting, speed
 
 
 def fragment(replies: Sequence[Reply], titles: Sequence[str]) -> str:
@@ -22,7 +22,9 @@ def fragment(replies: Sequence[Reply], titles: Sequence[str]) -> str:
         '<table style="width:100%;margin:4px 0"><thead><tr>' + heads + "</tr></thead><tbody><tr>"
         + texts + "</tr><tr>" + numbers + "</tr></tbody></table>"
     )  # fmt: skip
-    return table + html.note(html.text(parting(replies)))
+    shaded = any(t.logprob is not None for r in replies for t in r.tokens)
+    legend = logprobs.legend() if shaded else ""
+    return table + html.note(html.text(parting(replies))) + legend
 
 
 def plain(replies: Sequence[Reply], titles: Sequence[str]) -> str:
@@ -55,7 +57,7 @@ def parting(replies: Sequence[Reply]) -> str:
         return f"the same {same:,} tokens"
     if not same:
         return "different from the first token"
-    words = ", ".join(tokens.alone(run[same]) if same < len(run) else "the end" for run in runs)
+    words = " | ".join(tokens.alone(run[same]) if same < len(run) else "the end" for run in runs)
     return f"the same for {same:,} token{'s' * (same != 1)}, then: {words}"
 
 
@@ -68,4 +70,4 @@ def titles_of(replies: Sequence[Reply]) -> list[str]:
     differ = [n for n in names if len({getattr(r.sampling, n) for r in replies}) > 1]
     if not differ:
         return [f"{model} ({i})" for i, model in enumerate(models, 1)]
-    return [", ".join(f"{n} {getattr(r.sampling, n)}" for n in differ) for r in replies]
+    return [", ".join(f"{n} {setting(getattr(r.sampling, n))}" for n in differ) for r in replies]

@@ -173,7 +173,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             # A widget view and HTML in one bundle would hide the HTML for ever in JupyterLab, which
             # without a kernel then says "model not found": so the static form is a display.
             view, metadata = self._repr_mimebundle_()
-            view["text/plain"] = repr(self)
+            view["text/plain"] = f"<Explorer: {len(self._reply.tokens):,} tokens>"  # it stays so
             place = str(Explorer._order.of(widget.running_cell(), self.model_id))
             self._key = self._key or place
             display(view, metadata=metadata, raw=True)

@@ -51,6 +51,11 @@ def counted(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
 
+def setting(value: Any) -> str:
+    """A setting's value as people type it: 0 and 0.7, not 0.0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def speed(what: str, tps: float) -> str:
     """ "decode 143 tok/s", or nothing where nothing was measured."""
     if tps <= 0:

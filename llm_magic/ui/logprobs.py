@@ -110,7 +110,7 @@ def _best(run: Sequence[Token], summary: str) -> str:
         body = flow(run[:SHOWN], tip)
         if rest := run[SHOWN:]:
             body += html.fold(f"{len(rest):,} more tokens", flow(rest, tip))
-        body += _legend(summary) + html.fold("Table of all tokens", _table(run, row))
+        body += legend(summary) + html.fold("Table of all tokens", _table(run, row))
         if len(body.encode()) <= WEIGHT * len(run) + EXTRA:
             break
     return body
@@ -129,7 +129,8 @@ def _summary(reply: Reply) -> str:
     return " · ".join(certainty(reply))
 
 
-def _legend(summary: str) -> str:
+def legend(summary: str = "") -> str:
+    """What the shades mean, behind a summary."""
     names = ("90%", "50%", "20%", "5%", "1%", "less")
     steps = (_paint(s, name) + _mark(s) for s, name in zip(SCALE, names, strict=True))
     return html.note(summary, "probability from " + " ".join(steps), quiet=False)

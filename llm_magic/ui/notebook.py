@@ -66,7 +66,7 @@ class Command:
         page = f"<code>{html.escape(head)}</code>: {html.text(self.what)}"
         plain = f"{head}: {self.what}"
         if more := self.more():
-            page, plain = f"{page}{html.verbatim(more)}", f"{plain}\n{more}"
+            page, plain = f"{page}{html.code(more)}", f"{plain}\n{more}"
         return bundles.Fragment(page, plain)
 
 

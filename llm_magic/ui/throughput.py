@@ -127,7 +127,9 @@ def details(reply: Reply) -> list[tuple[str, str]]:
     rates = {"prefill tok/s": timings.prefill_tps, "decode tok/s": timings.decode_tps}
     found += [(name, f"{rate:,.1f}") for name, rate in rates.items() if rate > 0]
     settings = asdict(reply.sampling)
-    found += [(name.replace("_", " "), str(v)) for name, v in settings.items() if v is not None]
+    found += [
+        (name.replace("_", " "), facts.setting(v)) for name, v in settings.items() if v is not None
+    ]
     found.append(("end", facts.ended(reply.finish_reason or "")))
     return [(name, value) for name, value in found if value]
 

@@ -90,7 +90,7 @@ def test_it_shows_a_view_and_a_transcript_and_no_result(running: Kernel) -> None
     run = running.run("chat").check()
     assert [m.kind for m in run.frames] == ["display_data", "display_data"]
     assert run.result is None
-    assert run.frames[0].data["text/plain"] == "<Chat with scripted: 0 turns>"
+    assert run.frames[0].data["text/plain"] == "<Chat with scripted>"
     assert "text/html" in run.final
     assert "application/vnd.jupyter.widget-view+json" not in run.final
 

@@ -105,8 +105,9 @@ def test_compare_two_settings(shell: InteractiveShell, script: Scoring) -> None:
     assert first.sampling.seed == second.sampling.seed == 5
     assert first.prompt[-1].text == second.prompt[-1].text == "What is {x}?"
     text = shown(data["text/html"])
-    assert "temperature 0.0" in text
-    assert "temperature 1.0" in text
+    assert "temperature 0" in text
+    assert "temperature 1" in text
+    assert "temperature 0.0" not in text
     assert "the same for" in text
     assert "The answer at 1.0 is 5." in data["text/plain"]
 
@@ -124,7 +125,8 @@ def test_compare_two_texts(shell: InteractiveShell, script: Scoring) -> None:
     script.texts = ("a b c", "a b d e")
     data = command(shell, 'compare --score "a b c" "a b d e"')
     assert "perplexity" in data["text/plain"]
-    assert "the same for 2 tokens, then: ␣c, ␣d" in data["text/plain"]
+    assert "the same for 2 tokens, then: ␣c | ␣d" in data["text/plain"]
+    assert "probability from 90%" in shown(data["text/html"])
 
 
 def test_compare_two_replies_by_name(shell: InteractiveShell, script: Scoring) -> None:
@@ -149,7 +151,7 @@ def test_wrong_comparisons(shell: InteractiveShell, script: Scoring, line: str, 
 def test_where_replies_part() -> None:
     one, two = reply_of(4), reply_of(4)
     assert compare.parting([one, two]) == "the same 4 tokens"
-    assert compare.parting([one, reply_of(6)]) == "the same for 4 tokens, then: the end, ␣w4"
+    assert compare.parting([one, reply_of(6)]) == "the same for 4 tokens, then: the end | ␣w4"
     assert compare.parting([one]) == ""
 
 
