@@ -174,7 +174,8 @@ def _refusal(repo: str, e: Exception) -> ModelError:
     said = redact(" ".join(str(e).split()))[:300]
     if type(e).__name__ == "RepositoryNotFoundError":
         return ModelNotFoundError(f"the Hugging Face hub shows no repository {repo}: {said}")
-    return DownloadError(f"{repo} could not be had from the Hugging Face hub: {said}")
+    way = "without a network, the path of a .gguf file names a model, too"
+    return DownloadError(f"{repo} could not be had from the Hugging Face hub: {said} ({way})")
 
 
 def choose(repo: str, file: str | None, names: list[str]) -> str:

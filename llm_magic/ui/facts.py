@@ -35,6 +35,7 @@ def parts(reply: Reply, note: str = "") -> list[str]:
         counted(usage.completion, "token"),
         speed("prefill", timings.prefill_tps),
         speed("decode", timings.decode_tps),
+        "called no tool" if _passed(reply) else "",
         note or _reason(reply),
     )
     return [part for part in found if part]
@@ -61,6 +62,12 @@ def speed(what: str, tps: float) -> str:
     if tps <= 0:
         return ""
     return f"{what} {tps:,.0f} tok/s" if tps >= 10 else f"{what} {tps:.1f} tok/s"
+
+
+def _passed(reply: Reply) -> bool:
+    """Tools were offered, and it answered without: people look for a fault of theirs."""
+    used = reply.trace or reply.calls
+    return bool(reply.tools) and not used and reply.finish_reason == "stop"
 
 
 def _reason(reply: Reply) -> str:

@@ -26,7 +26,7 @@ from IPython.core.magic_arguments import (
 )
 
 from ..chat.reply import Reply
-from ..errors import EngineError, Interrupted, LLMError
+from ..errors import ContextOverflowError, EngineError, Interrupted, LLMError
 from ..events import Delta
 from ..hub import hub
 from ..llm import LLM
@@ -48,7 +48,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
         config=True
     )
     system = traitlets.Unicode("", help="System prompt of cells that give none.").tag(config=True)
-    temperature = traitlets.Float(0.7, help="Temperature; 0 is greedy.").tag(config=True)
+    temperature = traitlets.Float(0.7, help="Temperature; 0 takes the likeliest token.").tag(config=True)
     max_tokens = traitlets.Int(MAX_TOKENS, min=1, help="Most tokens of an answer.").tag(config=True)
     logprobs = traitlets.Int(
         None, min=0, allow_none=True, help="Alternatives recorded per token; None: no heat map."
@@ -188,7 +188,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
     @argument("--grammar", metavar="NAME", help="a sentence of this grammar (Lark or GBNF)")
     @argument_group("Sampling")
     @argument("-n", "--max-tokens", type=int, help="most tokens of the answer (256)")
-    @argument("-t", "--temperature", type=float, help="0 is greedy; 0.7 unless given")
+    @argument("-t", "--temperature", type=float, help="0 always takes the likeliest token; 0.7 unless given")
     @argument("--top-k", type=int, help="only the K most likely tokens")
     @argument("--top-p", type=float, help="only the most likely tokens that reach P together")
     @argument("--min-p", type=float, help="only tokens at least P times as likely as the likeliest")
@@ -405,7 +405,11 @@ class LLMMagics(Magics):  # type: ignore[misc]
         except LLMError as e:
             verbose = getattr(self.shell.InteractiveTB, "mode", "") == "Verbose"
             if not isinstance(e, EngineError) and not verbose:
-                text = f"\x1b[31m{type(e).__name__}\x1b[39m: {e}"
+                said = str(e)
+                if isinstance(e, ContextOverflowError):  # it speaks to Python: say it as typed here
+                    said = said.replace("ctx=N", f"%{self.magic_name} load --ctx N")
+                    said = said.replace("trim=True", "--trim")
+                text = f"\x1b[31m{type(e).__name__}\x1b[39m: {said}"
                 e._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
             raise
 

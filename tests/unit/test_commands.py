@@ -370,6 +370,7 @@ def test_a_reply_knows_what_was_asked(shell: InteractiveShell, script: Scoring) 
     (system, user), tools = shell.user_ns["_llm"].messages, shell.user_ns["_llm"].tools
     assert (system.text, user.text, [t.name for t in tools]) == ("Short.", "Hi", ["look"])
     assert "1 tool offered: look" in shown(data["text/html"])
+    assert "called no tool · stop" in shown(data["text/html"])
     cell(shell, "--complete", "Hi")
     assert (shell.user_ns["_llm"].messages, shell.user_ns["_llm"].tools) == ((), ())
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import TraitError
 
 from llm_magic.chat.scripted import Scripted
-from llm_magic.errors import InterpolationError, NotLoadedError
+from llm_magic.errors import ContextOverflowError, InterpolationError, NotLoadedError
 from llm_magic.events import Message
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
@@ -273,6 +273,17 @@ def test_our_errors_are_one_line_and_others_are_not(
         cell(shell, "", "{{ nothing }}")
     assert not hasattr(caught.value, "_render_traceback_")
     shell.run_line_magic("xmode", "Context")
+
+
+def test_a_prompt_that_is_too_long_says_what_to_type(
+    shell: InteractiveShell, as_default: Callable[[Scripted], None]
+) -> None:
+    ways = "leave out with trim=True, or load the model with ctx=N (up to 8192)"
+    as_default(Scripted([ContextOverflowError(5000, 4096, ways)], model="fake"))
+    with pytest.raises(ContextOverflowError, match="ctx=N") as caught:
+        cell(shell, "", "word " * 5000)
+    (text,) = caught.value._render_traceback_()  # type: ignore[attr-defined]
+    assert "leave out with --trim, or load the model with %llm load --ctx N (up to 8192)" in text
 
 
 # ----------------------------------------------------------------------------- the line
