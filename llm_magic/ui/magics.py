@@ -48,7 +48,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
         config=True
     )
     system = traitlets.Unicode("", help="System prompt of cells that give none.").tag(config=True)
-    temperature = traitlets.Float(0.7, help="Temperature; 0 takes the likeliest token.").tag(config=True)
+    temperature = traitlets.Float(0.7, help="0 takes the likeliest token.").tag(config=True)
     max_tokens = traitlets.Int(MAX_TOKENS, min=1, help="Most tokens of an answer.").tag(config=True)
     logprobs = traitlets.Int(
         None, min=0, allow_none=True, help="Alternatives recorded per token; None: no heat map."
@@ -188,7 +188,9 @@ class LLMMagics(Magics):  # type: ignore[misc]
     @argument("--grammar", metavar="NAME", help="a sentence of this grammar (Lark or GBNF)")
     @argument_group("Sampling")
     @argument("-n", "--max-tokens", type=int, help="most tokens of the answer (256)")
-    @argument("-t", "--temperature", type=float, help="0 always takes the likeliest token; 0.7 unless given")
+    @argument(
+        "-t", "--temperature", type=float, help="0 takes the likeliest token; 0.7 unless given"
+    )
     @argument("--top-k", type=int, help="only the K most likely tokens")
     @argument("--top-p", type=float, help="only the most likely tokens that reach P together")
     @argument("--min-p", type=float, help="only tokens at least P times as likely as the likeliest")
