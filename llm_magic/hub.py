@@ -76,23 +76,34 @@ class Hub:
         say = on_progress or _silent
         resolved = models.resolve(name, progress=lambda s, d, t: say(Progress(s, d, t)))
         key = (os.path.realpath(resolved.path), (device or "CPU").upper())
-        with self._lock:
-            entry = next((e for e in self._entries if e.key == key), None)
-            local = self._loading.get(key)
-            if entry is None and local is None:
-                local = Local(
-                    resolved.name, Path(resolved.path), ctx, slots, threads, device, self.gate,
-                    cache_mb,
-                )  # fmt: skip
-                self._loading[key] = local
-        if entry is not None:
+
+        def begin() -> Local:
+            path = Path(resolved.path)
+            return Local(resolved.name, path, ctx, slots, threads, device, self.gate, cache_mb)
+
+        while True:
+            with self._lock:
+                self._forget_closed()
+                entry = next((e for e in self._entries if e.key == key), None)
+                mine = entry is None and key not in self._loading
+                if mine:
+                    self._loading[key] = begin()
+                local = self._loading.get(key)
+            if entry is None:
+                assert local is not None
+                try:
+                    entry = self._wait(name, key, local, say)
+                except Exception:
+                    if mine:
+                        raise
+                    continue  # what somebody else asked for failed, or was interrupted
+                if mine:
+                    return entry.llm
             entry.llm.provider.grow(ctx, slots, threads, cache_mb)  # type: ignore[attr-defined]
             entry.names.add(name)
             return entry.llm
-        assert local is not None
-        return self._wait(name, key, local, say)
 
-    def _wait(self, name: str, key: tuple[str, str], local: Local, say: OnProgress) -> LLM:
+    def _wait(self, name: str, key: tuple[str, str], local: Local, say: OnProgress) -> _Entry:
         """Wait for a load that this or another thread began."""
         try:
             local.wait(say)
@@ -101,16 +112,17 @@ class Hub:
             raise
         finally:
             with self._lock:
-                if local.failed or local.closed:
-                    self._loading.pop(key, None)
+                if (local.failed or local.closed) and self._loading.get(key) is local:
+                    del self._loading[key]
         with self._lock:
-            self._loading.pop(key, None)
+            if self._loading.get(key) is local:  # and not the next one, begun after an unload
+                del self._loading[key]
             entry = next((e for e in self._entries if e.key == key), None)
             if entry is None:
                 entry = _Entry(LLM(local), key)
                 self._entries.append(entry)
             entry.names |= {name, local.model}
-            return entry.llm
+            return entry
 
     def add(self, name: str, llm: LLM) -> None:
         """Offer a ready LLM under a name. A loaded model of that name is not touched but hidden."""

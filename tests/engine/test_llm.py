@@ -416,6 +416,66 @@ def test_LAI20_a_wrong_device_is_named(toy_path):
         llm_magic.load(str(toy_path), device="ABACUS")
 
 
+class Held:
+    """A thread that loads and gets no further than its first progress until it is let go."""
+
+    def __init__(self, path, **options):
+        self.seen, self.go = threading.Event(), threading.Event()
+        self.result = None
+        self.thread = threading.Thread(target=self.load, args=(path, options))
+        self.thread.start()
+        assert self.seen.wait(60)
+
+    def load(self, path, options):
+        def hold(progress):
+            self.seen.set()
+            self.go.wait(60)
+
+        try:
+            self.result = llm_magic.load(path, on_progress=hold, **options)
+        except errors.LLMError as e:
+            self.result = e
+
+    def end(self):
+        self.go.set()
+        self.thread.join(60)
+        return self.result
+
+
+def test_who_joins_a_load_gets_the_sizes_that_it_asked_for(tmp_path):
+    path = str(toy_gguf(tmp_path / "toy.gguf"))
+    first = Held(path, ctx=64, slots=1)
+    llm = llm_magic.load(path, ctx=200, slots=3)
+    assert (llm.status().ctx, llm.status().slots) == (200, 3)
+    assert first.end() is llm
+    llm.unload()
+
+
+def test_a_load_that_failed_by_what_others_asked_for_is_tried_again(tmp_path):
+    path = str(toy_gguf(tmp_path / "toy.gguf"))
+    greedy = Held(path, slots=10**12)
+    llm = llm_magic.load(path, ctx=64)
+    assert llm.status().ctx == 64
+    error = greedy.end()
+    assert isinstance(error, errors.EngineError)
+    assert "no room" in str(error)
+    llm.unload()
+
+
+def test_an_unload_in_the_middle_of_loads_leaves_no_second_engine_behind(tmp_path):
+    path = str(toy_gguf(tmp_path / "toy.gguf"))
+    engines = [t for t in threading.enumerate() if t.name == "llm_magic engine"]
+    first = Held(path)
+    llm_magic.load(path).unload()  # joined the first, which has not returned yet
+    second = Held(path)
+    first.end()
+    third = llm_magic.load(path)  # joins the second
+    assert second.end() is third
+    third.unload()
+    left = [t for t in threading.enumerate() if t.name == "llm_magic engine"]
+    assert set(left) <= set(engines)
+
+
 @pytest.mark.parametrize("wrong", [{"ctx": 0}, {"slots": -1}, {"threads": True}, {"ctx": "8k"}])
 def test_sizes_that_make_no_sense_are_refused(toy_path, wrong):
     with pytest.raises(errors.RequestError, match=next(iter(wrong))):
