@@ -34,7 +34,8 @@ INSTALL_COMPILER = "pip install 'llm-magic[cpu]'"  # quoted: zsh takes brackets 
 SYSTEM = platform.system()
 PATIENCE = 600.0  # seconds for what user code compiles meanwhile
 
-_lock = threading.Lock()  # prepare() from several threads at once
+# prepare() from several threads at once; by process, since a fork may copy one that is held.
+_locks: dict[int, threading.Lock] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def prepare(device: str | None = None) -> Device:
     Raises DeviceError for a name that is not a usable device (listing those that are), and
     CompilerError (a DeviceError) where the CPU device needs a C compiler and none is found.
     """
-    with _lock:
+    with _locks.setdefault(os.getpid(), threading.Lock()):
         from tinygrad import helpers
 
         cache = _use_cache(helpers)

@@ -9,11 +9,13 @@ The setting belongs to the whole process: one count for all engines, and a value
 has set meanwhile stays.
 """
 
+import os
 import sys
 import threading
 
 SECONDS = 0.0002
 _lock = threading.Lock()
+_pid = os.getpid()
 _working = 0  # engines that are at work
 _before = 0.0  # the interval to go back to
 
@@ -21,6 +23,7 @@ _before = 0.0  # the interval to go back to
 def begin() -> None:
     """This engine has work."""
     global _working, _before
+    _after_fork()
     with _lock:
         _working += 1
         if _working == 1:
@@ -32,8 +35,24 @@ def begin() -> None:
 def end() -> None:
     """This engine has no work any more. Once for each `begin`."""
     global _working
+    _after_fork()
     with _lock:
         _working -= 1
-        # Asked in microseconds, since that is how the interpreter keeps it.
-        if _working == 0 and round(sys.getswitchinterval() * 1e6) == round(SECONDS * 1e6):
-            sys.setswitchinterval(_before)
+        if _working == 0:
+            _go_back()
+
+
+def _after_fork() -> None:
+    """A forked child has none of its parent's engines, and perhaps a lock that nobody opens."""
+    global _lock, _pid, _working
+    if _pid != os.getpid():
+        _lock, _pid = threading.Lock(), os.getpid()
+        if _working:
+            _working = 0
+            _go_back()
+
+
+def _go_back() -> None:
+    # Asked in microseconds, since that is how the interpreter keeps it.
+    if round(sys.getswitchinterval() * 1e6) == round(SECONDS * 1e6):
+        sys.setswitchinterval(_before)

@@ -187,6 +187,34 @@ print(status, helpers.diskcache_get("t", "child"), helpers.db_connection() is mi
     assert out == "0 2 True"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@ZIG
+def test_a_fork_while_other_threads_load_and_generate_copies_no_held_lock(fresh):
+    out = run(
+        """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore")
+from llm_magic.engine import device, turns
+before = sys.getswitchinterval()
+with turns._lock, device._locks.setdefault(os.getpid(), device.threading.Lock()):
+    turns._working, turns._before = 1, before  # as another thread would have it
+    sys.setswitchinterval(turns.SECONDS)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        device.prepare()
+        turns.begin()
+        short = sys.getswitchinterval()
+        turns.end()
+        good = abs(short - turns.SECONDS) < 1e-6 and abs(sys.getswitchinterval() - before) < 1e-6
+        os._exit(0 if good else 1)
+    print(os.waitpid(pid, 0)[1])
+""",
+        **fresh,
+    )
+    assert out == "0"
+
+
 # ---------------------------------------------------------------------- the compile cache
 
 
