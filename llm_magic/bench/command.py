@@ -37,7 +37,9 @@ def add_options(out: argparse.ArgumentParser) -> None:
         help=f"measure beside us; may be repeated ({USUAL}, where it is installed)",
     )
     out.add_argument("--threads", type=int, help="CPU threads (all cores)")
-    out.add_argument("--rounds", type=int, default=3, help="that count (3)")
+    out.add_argument(
+        "--rounds", type=int, default=3, help="rounds that count, after one that warms up (3)"
+    )
     out.add_argument("--quick", action="store_true", help="fewer sizes, one start")
     out.add_argument(
         "--random-1b",

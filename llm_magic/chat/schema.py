@@ -292,7 +292,8 @@ def _is_named_tuple(hint: Any) -> bool:
 
 def _unknown(hint: Any) -> SchemaError:
     return SchemaError(
-        f"{hint!r} has no JSON schema: use builtins, Literal, enums, dataclasses or pydantic models"
+        f"{hint!r} has no JSON schema: use str, int, float, bool, list, dict, Literal, enums, "
+        "dataclasses or pydantic models"
     )
 
 

@@ -7,6 +7,7 @@ used as it is, so that other programs share it.
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import threading
@@ -139,6 +140,7 @@ def get_hub(repo: str, file: str | None, say: Progress, offline: bool) -> Path:
     if offline:
         raise DownloadError(f"{repo} is not in the cache of the hub, and downloads are off")
     with _discreet(utils, constants):
+        say("hub", 0, 0)
         try:
             names = list(hub.list_repo_files(repo))
         except Exception as e:  # the hub's own errors, and those of whatever HTTP client it uses
@@ -203,13 +205,18 @@ def _parts(chosen: str, names: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _discreet(utils: Any, constants: Any) -> Iterator[None]:
-    """The hub's library without bars (they print into the notebook) and without telemetry."""
+    """The hub's library without bars and without a red line for every attempt (both print into the
+    notebook), and without telemetry."""
     bars, mute = not utils.are_progress_bars_disabled(), constants.HF_HUB_DISABLE_TELEMETRY
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
     utils.disable_progress_bars()
     constants.HF_HUB_DISABLE_TELEMETRY = True
+    log.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        log.setLevel(level)
         constants.HF_HUB_DISABLE_TELEMETRY = mute
         if bars:
             utils.enable_progress_bars()

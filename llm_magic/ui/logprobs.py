@@ -110,7 +110,9 @@ def _best(run: Sequence[Token], summary: str) -> str:
         body = flow(run[:SHOWN], tip)
         if rest := run[SHOWN:]:
             body += html.fold(f"{len(rest):,} more tokens", flow(rest, tip))
-        body += legend(summary) + html.fold("Table of all tokens", _table(run, row))
+        body += legend(summary, any(t.masked for t in run)) + html.fold(
+            "Table of all tokens", _table(run, row)
+        )
         if len(body.encode()) <= WEIGHT * len(run) + EXTRA:
             break
     return body
@@ -129,11 +131,12 @@ def _summary(reply: Reply) -> str:
     return " · ".join(certainty(reply))
 
 
-def legend(summary: str = "") -> str:
-    """What the shades mean, behind a summary."""
+def legend(summary: str = "", constrained: bool = False) -> str:
+    """What the shades mean, behind a summary. constrained: something was forbidden on the way."""
     names = ("90%", "50%", "20%", "5%", "1%", "less")
     steps = (_paint(s, name) + _mark(s) for s, name in zip(SCALE, names, strict=True))
-    return html.note(summary, "probability from " + " ".join(steps), quiet=False)
+    free = "without the constraint " if constrained else ""
+    return html.note(summary, f"probability {free}from " + " ".join(steps), quiet=False)
 
 
 def _paint(step: Shade, inner: str, title: str = "") -> str:

@@ -11,6 +11,7 @@ from . import html
 
 WIDTH = 24  # characters of a bar that is text
 _WORDS = {
+    "hub": "asking the Hugging Face hub",
     "download": "downloading",
     "load": "loading",
     "compile": "compiling",

@@ -95,7 +95,10 @@ def inspector(pieces: Sequence[Piece], cached: int | None = None) -> str:
     if cached is not None:
         facts.append(f"{cached:,} cached + {len(pieces) - cached:,} new")
     shown, more = pieces[:SHOWN], len(pieces) - SHOWN
-    parts = [block(role, "".join(_chips(shown, a, b, cached))) for role, a, b in _segments(shown)]
+    spread = _spread(shown)
+    parts = [
+        block(role, "".join(_chips(shown, spread, a, b, cached))) for role, a, b in _segments(shown)
+    ]
     if more > 0:
         parts.append(html.note(f"… {more:,} more"))
     parts += [html.note(*facts), html.fold("Table of all tokens", _piece_table(pieces))]
@@ -115,10 +118,39 @@ def _segments(pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
     return _cut(begins, len(pieces))
 
 
-def _chips(pieces: Sequence[Piece], start: int, end: int, cached: int | None) -> Iterator[str]:
+def _spread(pieces: Sequence[Piece]) -> dict[int, tuple[int, str]]:
+    """Texts of which single tokens hold bytes only: {first piece: (place behind the last, text)}.
+
+    An emoji or a letter outside of the vocabulary is several tokens, none of which is a character.
+    """
+    found, held, start = {}, b"", 0
+    for i, piece in enumerate(pieces):
+        start, held = (start if held else i), held + piece.bytes
+        try:
+            text = b"" if piece.special else held.decode()
+        except UnicodeDecodeError as e:
+            held = held if e.end == len(held) and e.reason == "unexpected end of data" else b""
+            continue
+        if text and i > start:
+            found[start] = i + 1, text
+        held = b""
+    return found
+
+
+def _chips(
+    pieces: Sequence[Piece],
+    spread: dict[int, tuple[int, str]],
+    start: int,
+    end: int,
+    cached: int | None,
+) -> Iterator[str]:
+    until, whole = 0, ""
     for i, piece in enumerate(pieces[start:end], start):
         if i == cached and i:
             yield "<strong>│ new │</strong>"
+        if i in spread:
+            until, whole = spread[i]
+            yield '<span style="border-bottom:2px solid #8c959f">'
         name, (background, color) = (
             ("lm-tc", _CONTROL) if piece.special else (f"lm-t{i % 2}", _SHADES[i % 2])
         )
@@ -126,18 +158,17 @@ def _chips(pieces: Sequence[Piece], start: int, end: int, cached: int | None) ->
         look = f"background-color:{background};color:{color}"
         text = html.escape(piece.text if piece.special else flowing(piece.bytes))
         yield f'<span class="{name}" title="{tip}" style="{look}">{text}</span>'
+        if i + 1 == until:
+            yield f"</span><strong> = {html.escape(flowing(whole.strip().encode()))} </strong>"
 
 
 def _piece_table(pieces: Sequence[Piece]) -> str:
+    kinds = ["control" if p.special else "" for p in pieces]
+    for start, (end, whole) in _spread(pieces).items():
+        kinds[start:end] = [f"bytes of {alone(whole.strip().encode(), 24)}"] * (end - start)
     rows = [
-        (
-            str(i),
-            str(p.id),
-            alone(p.bytes or p.text.encode(), 24),
-            "control" if p.special else "",
-            p.bytes.hex(" "),
-        )
-        for i, p in enumerate(pieces)
+        (str(i), str(p.id), alone(p.bytes or p.text.encode(), 24), kind, p.bytes.hex(" "))
+        for i, (p, kind) in enumerate(zip(pieces, kinds, strict=True))
     ]
     return html.columns(("#", "id", "token", "kind", "bytes"), rows, numbers=(0, 1))
 

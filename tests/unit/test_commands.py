@@ -268,6 +268,22 @@ def test_the_inspector_counts_a_character_of_several_tokens_once() -> None:
     assert "5 tokens · 2 characters" in shown(tokens.inspector(spread))
 
 
+def test_the_inspector_says_which_character_bytes_of_several_tokens_make() -> None:
+    cut = [b"a", b" \xf0\x9f", b"\xa6", b"\x99", b"!", b"\xff", b"\xe6\x9c", b"b", b"\xc3"]
+    pieces = [Piece(i, "", b, False) for i, b in enumerate(cut)]
+    page = tokens.inspector(pieces)
+    assert audit(page) == []
+    assert shown(page).count(" = 🦙 ") == shown(page).count(" = ") == 1
+    assert shown(page).count("bytes of 🦙") == shown(page).count("bytes of") == 3
+    # A control token between two halves makes them no character.
+    halves = [
+        Piece(1, "", b"\xc3", False),
+        Piece(2, "<s>", b"", True),
+        Piece(3, "", b"\xa9", False),
+    ]
+    assert " = " not in shown(tokens.inspector(halves))
+
+
 def chat_pieces(*texts: str) -> list[Piece]:
     """Pieces of a prompt; texts in capitals are control tokens."""
     return [Piece(i, t, t.encode(), t.isupper() or "<" in t) for i, t in enumerate(texts)]

@@ -318,13 +318,13 @@ def test_one_branch_at_a_time() -> None:
 
 
 def test_a_handler_returns_at_once() -> None:
-    llm = scripted(delay=0.2)
+    llm = scripted(delay=1)
     explorer = Explorer(made(llm), llm)
     open_page(explorer)
     began = time.monotonic()
     ask(explorer, {"t": "branch", "page": "page", "view": 0, "at": 1, "alternative": None})
     ask(explorer, {"t": "stop"})
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 0.9, "it waited for a token"
     assert explorer.wait(5)
 
 
@@ -508,9 +508,12 @@ def test_a_reply_without_tokens_can_be_shown() -> None:
 def test_the_tree_of_a_thousand_tokens_is_there_at_once() -> None:
     llm = LLM(Scripted([[f" word{i}" for i in range(1000)]], model="fake"))
     reply = llm.complete("Go", logprobs=5, max_tokens=1000)
-    began = time.thread_time()
-    Tree(reply)
-    assert time.thread_time() - began < 0.3
+    took = []
+    for _ in range(3):  # the quietest: others empty the processor's caches
+        began = time.thread_time()
+        Tree(reply)
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.3
 
 
 def test_many_branches_stand_below_each_other_in_the_static_form() -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -757,6 +758,7 @@ class FakeHub:
     def list_repo_files(self, repo: str) -> list[str]:
         self.asked.append(repo)
         assert self.constants.HF_HUB_DISABLE_TELEMETRY
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
         if self.down:
             raise ConnectionError("no route")
         if repo != "o/r":
@@ -830,6 +832,16 @@ def test_hub_is_not_asked_again_for_what_is_here(hub: FakeHub) -> None:
         models.resolve("o/r:Q2_K")
 
 
+def test_attempts_of_the_hub_are_progress_not_red_lines(
+    hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    models.resolve("o/r", lambda *t: told.append(t))
+    assert told[0] == ("hub", 0, 0)
+    assert caplog.records == []
+    assert logging.getLogger("huggingface_hub").level == logging.NOTSET
+
+
 def test_hub_set_that_is_half_here_is_completed(hub: FakeHub) -> None:
     found = models.resolve("o/r:F16")
     assert found.name == "m-F16"
@@ -854,8 +866,9 @@ def test_own_errors_of_a_progress_callback_come_through(hub: FakeHub) -> None:
 def test_hub_download_stops_when_asked(hub: FakeHub) -> None:
     hub.steps = 500
 
-    def stop(*t: object) -> None:
-        raise KeyboardInterrupt
+    def stop(stage: str, *t: object) -> None:
+        if stage == "download":
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         models.resolve("o/r", stop)
