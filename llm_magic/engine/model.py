@@ -124,17 +124,17 @@ class Portable:
         with devices.building():
             for i, t in enumerate(SIZES):
                 on_progress("compile", 2 * i, 2 * len(SIZES))
-                self._programs["layer", t] = self._build_layer(t)
+                self._programs["layer", t] = self._build_layer(t, self._caches[0])
                 on_progress("compile", 2 * i + 1, 2 * len(SIZES))
                 self._programs["output", t] = self._build_output(t)
         self._plan()
         on_progress("compile", 2 * len(SIZES), 2 * len(SIZES))
 
-    def _build_layer(self, t: int) -> Program:
+    def _build_layer(self, t: int, cache_of_slot: "_Cache") -> Program:
         weights = self._weights.layers[0]
         cos, sin = self._angles.arrays[self.config.layers[0].rope, t]
         # Capturing runs it once: on a cache of its own, since the real one may be in use.
-        shape = self._caches[0].keys[0].shape
+        shape = cache_of_slot.keys[0].shape
         cache, positions = [self._array(*shape), self._array(*shape)], shape[0]
         inputs = [*self._x[t], cos, sin, *weights.values(), *cache]
         names, config = tuple(weights), self.config
@@ -273,31 +273,33 @@ class Portable:
         self._filled[target] = max(self._filled[target], n)
 
     def resize(self, n_ctx: int, n_slots: int) -> None:
-        """See Forward.resize. A larger context builds the layer's programs again."""
+        """See Forward.resize. A larger context builds the layer's programs again. Where memory or a
+        compiler fails, all is as before: so old and new caches are held at once."""
         n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
         if (n_ctx, n_slots) == (self._n_ctx, self._n_slots):
             return
         with self._gate.build():
-            if n_ctx > self._n_ctx:
-                self._grow_context(n_ctx)
-            self._caches += [self._new_cache(n_ctx) for _ in range(n_slots - self._n_slots)]
+            kept = 0 if n_ctx > self._n_ctx else self._n_slots
+            caches = [self._new_cache(n_ctx) for _ in range(n_slots - kept)]
+            if not kept:
+                self._grow_context(n_ctx, caches[: self._n_slots])
+            self._caches += caches[self._n_slots - kept :]
             self._filled += [0] * (n_slots - self._n_slots)
             self._n_slots = n_slots
             self._plan()
 
-    def _grow_context(self, n_ctx: int) -> None:
-        self._runs.clear()
-        for slot, old in enumerate(self._caches):
-            new = self._new_cache(n_ctx)
+    def _grow_context(self, n_ctx: int, caches: list["_Cache"]) -> None:
+        with devices.building():
+            programs = {("layer", t): self._build_layer(t, caches[0]) for t in SIZES}
+        for slot, (old, new) in enumerate(zip(self._caches, caches, strict=True)):
             for a, b in zip(old.all(), new.all(), strict=True):
                 b.copy_rows(a, min(self._filled[slot], a.shape[0]))
                 a.free()
-            self._caches[slot] = new
-        self._n_ctx = n_ctx
-        with devices.building():
-            for t in SIZES:
-                self._programs.pop(("layer", t)).free()
-                self._programs["layer", t] = self._build_layer(t)
+        for key, program in programs.items():
+            self._programs[key].free()
+            self._programs[key] = program
+        self._caches, self._n_ctx = caches, n_ctx
+        self._runs.clear()
 
     def _new_cache(self, n_ctx: int) -> "_Cache":
         # Room for a filled-up chunk at the end, in whole blocks.

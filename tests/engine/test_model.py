@@ -425,6 +425,32 @@ def test_resize_keeps_what_is_in_the_cache(tmp_path):
     assert forward.memory_bytes > before
 
 
+@pytest.mark.parametrize("step", ["_new_cache", "_build_layer"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_resize_that_fails_changes_nothing(tmp_path, monkeypatch, step, after):
+    path = toy_gguf(tmp_path / "m.gguf", ctx=512)
+    forward, oracle = portable(path, n_ctx=40, n_slots=2), Oracle(path)
+    ids = ids_of(100, seed=21)
+    evaluate(forward, ids[:37], slot=1)
+    real, calls = getattr(forward, step), []
+
+    def limited(*args):
+        calls.append(args)
+        if len(calls) > after:
+            raise MemoryError("the device is full")
+        return real(*args)
+
+    monkeypatch.setattr(forward, step, limited)
+    with pytest.raises(MemoryError):
+        forward.resize(200, 3)
+    monkeypatch.undo()
+    assert (forward.n_ctx, forward.n_slots) == (40, 2)
+    assert worst(evaluate(forward, ids[37:40], slot=1, at=37), oracle(ids)[37:40]) < CLOSE
+    forward.resize(200, 3)
+    assert worst(evaluate(forward, ids[40:], slot=1, at=40), oracle(ids)[40:]) < CLOSE
+    forward.close()
+
+
 def test_copy_takes_a_prefix_to_another_slot(llama):
     forward, oracle = llama
     ids = ids_of(30, seed=23)
