@@ -247,8 +247,8 @@ Constraint = Schema | Regex | Choices | Grammar
 class Usage:
     """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` = kept.
 
-    Of a branch, `cached` also counts the tokens of the answer that it goes on from, so it may exceed
-    `prompt`: what was evaluated is `prompt` + tokens given - `cached`.
+    Of a branch, `cached` also counts the tokens of the answer that it goes on from, so it may be
+    more than `prompt`: what was evaluated is `prompt` + tokens given - `cached`.
 
     guessed: tokens of the completion that the engine had guessed from the text before, so that
     they cost a row of a step instead of a step.

@@ -123,11 +123,12 @@ def _spread(pieces: Sequence[Piece]) -> dict[int, tuple[int, str]]:
 
     An emoji or a letter outside of the vocabulary is several tokens, none of which is a character.
     """
-    found, held, start = {}, b"", 0
+    found: dict[int, tuple[int, str]] = {}
+    held, start = b"", 0
     for i, piece in enumerate(pieces):
         start, held = (start if held else i), held + piece.bytes
         try:
-            text = b"" if piece.special else held.decode()
+            text = "" if piece.special else held.decode()
         except UnicodeDecodeError as e:
             held = held if e.end == len(held) and e.reason == "unexpected end of data" else b""
             continue
