@@ -422,7 +422,7 @@ class Held:
     def __init__(self, path, **options):
         self.seen, self.go = threading.Event(), threading.Event()
         self.result = None
-        self.thread = threading.Thread(target=self.load, args=(path, options))
+        self.thread = threading.Thread(target=self.load, args=(path, options), daemon=True)
         self.thread.start()
         assert self.seen.wait(60)
 
