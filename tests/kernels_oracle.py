@@ -42,11 +42,7 @@ def log_softmax(logits) -> np.ndarray:
 
 @dataclass
 class Oracle:
-    """Whole sequences in float64 on exactly dequantised weights; shares no code with the kernels.
-
-    Keys and values are rounded to float16, which is what the cache holds by design: what remains
-    is the kernels' own error.
-    """
+    """Whole sequences in float64 on exactly dequantised weights; no code is the kernels'."""
 
     path: Path
 
@@ -91,7 +87,7 @@ class Oracle:
             if c.qk_norm and name != "attn_v":
                 x = self.norm(x, self.w[layer_weight(f"{name}_norm", i)])
             x = x if name == "attn_v" else self.turn(x, layer.rope, factors)
-            heads[name] = x if name == "attn_q" else x.astype(np.float16).astype(np.float64)
+            heads[name] = x
         k, v = (np.repeat(heads[x], c.n_heads // c.n_kv_heads, 1) for x in ("attn_k", "attn_v"))
         score = np.einsum("qhd,khd->hqk", heads["attn_q"], k) * c.attention_scale
         if c.attention_softcap:

@@ -362,7 +362,7 @@ def _settings(threads: int, rounds: int, quick: bool) -> dict[str, str]:
     return {
         "threads": str(threads),
         "context": f"{CTX} tokens a stream",
-        "KV cache": "f16",
+        "KV cache": "16 bits a number",
         "decode": f"{TOKENS} tokens, of streams {TOKENS if quick else MANY_TOKENS} each, greedy",
         "prompts": "random ids, new in each round, never cached",
         "rounds": f"{rounds} after a rehearsal, the best counts",

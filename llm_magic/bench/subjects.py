@@ -4,7 +4,8 @@ Comes in: a GGUF file, a number of threads, prompts as token ids. Goes out: one 
 A subject lives in a process of its own (worker.py) and must not know the others, rounds or reports.
 
 What is equal: the file, threads, context, prompts, the number of tokens, greedy choice, no cached
-prefix, end tokens that do not end, a KV cache of 16-bit floats. What cannot be is in `NOTES`.
+prefix, end tokens that do not end, a KV cache of 16 bits a number (ours integers, theirs floats).
+What cannot be is in `NOTES`.
 """
 
 import inspect

@@ -103,11 +103,13 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(tmp_path, shape, variant):
     path = toy(tmp_path, **({"types": "Q8_0"} | SHAPES[shape]))
-    forward = kernel_forward(path, target=variant, threads=3)
-    ids = np.tile(IDS, 4)[:200]
+    n = 2 * layout.SPAN + 50
+    forward = kernel_forward(path, n_ctx=n, target=variant, threads=3)
+    ids = np.resize(IDS, n)
     exact = Oracle(path).logits(ids)
-    got = [evaluate(forward, ids[:150]), evaluate(forward, ids[150:199], at=150)]
-    got.append(evaluate(forward, ids[199:], at=199))  # a single row: attention in segments
+    # The last ones, a few rows and a single one, share out their spans.
+    parts = np.split(np.arange(n), [150, 300, 450, n - 6, n - 1])
+    got = [evaluate(forward, ids[part], at=part[0]) for part in parts]
     assert_close(np.concatenate(got), exact)
     forward.close()
 
@@ -116,8 +118,9 @@ def test_shapes(tmp_path, shape, variant):
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_a_row_is_the_same_bit_by_bit_in_any_batch(tmp_path, variant, arch):
     path = toy(tmp_path, arch=arch, types={"*down*": "F16", "*": "Q4_1"}, dim=96, heads=6)
-    forward = kernel_forward(path, target=variant, threads=2)
-    ids = np.tile(IDS, 3)[:150]
+    n = 2 * layout.SPAN + 50
+    forward = kernel_forward(path, n_ctx=n, target=variant, threads=2)
+    ids = np.resize(IDS, n)
     alone = np.concatenate([evaluate(forward, ids[i : i + 1], at=i) for i in range(len(ids))])
     for size in (2, 3, 5, 17, 64, 150):
         parts = [
@@ -143,6 +146,31 @@ def test_slots_share_a_step_and_do_not_see_each_other(tmp_path, variant):
     got = forward.step(tokens, slots, positions, i32(2, 4, 8)).copy()
     whole = [oracle.logits(ids) for ids in texts]
     assert_close(got, np.stack([whole[0][-1], whole[1][-2], whole[2][-1]]))
+    forward.close()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("window", [60, 300])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_caches_of_different_lengths_are_shared_out_as_one(tmp_path, variant, window, threads):
+    """Shares begin and end within the spans of any slot and key head; no bit depends on it."""
+    path = toy(
+        tmp_path, arch="gemma3", layers=6, kv_heads=2, types="Q4_1",
+        metadata={"gemma3.attention.sliding_window": window},
+    )  # fmt: skip
+    n = 3 * layout.SPAN
+    forward = kernel_forward(path, n_ctx=n, n_slots=4, target=variant, threads=threads)
+    ends, rows, alone = (n, 20, layout.SPAN, n - 100), [], []
+    for slot, end in enumerate(ends):
+        ids = np.resize(IDS[slot:], end)
+        for at in range(0, end - 3, 128):
+            evaluate(forward, ids[at : min(at + 128, end - 3)], slot=slot, at=at, want=())
+        rows += [(ids[at], slot, at) for at in range(end - 3, end)]
+        alone += [evaluate(forward, ids[[at]], slot=slot, at=at)[0] for at in range(end - 3, end)]
+    for first, last in ((0, 12), (3, 12), (0, 5), (7, 12), (2, 10)):
+        tokens, slots, positions = (i32(*column) for column in zip(*rows[first:last], strict=True))
+        got = forward.step(tokens, slots, positions, np.arange(last - first, dtype=np.int32))
+        np.testing.assert_array_equal(got, alone[first:last])
     forward.close()
 
 
@@ -369,7 +397,7 @@ def test_c_structs_and_numpy_layouts_agree():
         ]
     conditions += [
         f"sizeof(part_t) * PARTS_MAX == {layout.WORK_BYTES}",
-        f"CHUNK == {layout.CHUNK} && MAX_HEAD == {layout.MAX_HEAD}",
+        f"CHUNK == {layout.CHUNK} && SPAN == {layout.SPAN} && MAX_HEAD == {layout.MAX_HEAD}",
         f"SHARED_ROWS == {layout.SHARED_ROWS} && TOP_MAX == {layout.TOP_MAX}",
         f"__builtin_offsetof(team_t, stop) == {4 * team._STOP}",
         f"__builtin_offsetof(team_t, helpers) == {4 * team._HELPERS}",

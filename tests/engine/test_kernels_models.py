@@ -14,7 +14,8 @@ from llm_magic.engine.kernels.targets import usable
 from llm_magic.engine.model import Portable
 
 VARIANTS = [t.name for t in usable(device.cpu_features())]
-MEAN, TOP20 = 0.005, 0.01  # nats; the bounds
+MEAN, TOP20 = 0.005, 0.01  # nats, of the distribution after a text
+TEXT = 0.001  # of the text's own tokens: with a cache of float16 it was up to 0.0016
 MODELS = [
     pytest.param(("smollm2_path", "smollm2.npz"), marks=pytest.mark.model, id="smollm2"),
     pytest.param(("gemma3_path", "gemma3.npz"), marks=pytest.mark.gemma, id="gemma3"),
@@ -48,7 +49,7 @@ def test_logprobs_are_those_of_the_references(request, reference_dir, model, var
         assert final.argmax() == last.argmax(), key
         before = np.concatenate([first, second])
         of_text = np.abs(before[np.arange(n - 1), ids[1:]] - tok)
-        assert of_text.mean() <= MEAN, key
+        assert of_text.mean() <= TEXT, key
         seen += 1
     assert seen >= 2
     forward.close()

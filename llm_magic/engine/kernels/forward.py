@@ -86,7 +86,9 @@ class KernelForward:
             return dequantize(gguf.tensors[name]).reshape(-1)
 
         self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
-        self._slot, scratch = lay.set_context(self._layout, config, n_ctx)  # halves per slot
+        self._slot, scratch = lay.set_context(
+            self._layout, config, n_ctx
+        )  # 16-bit numbers per slot
         self._row = up(config.n_vocab, 32)
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
         self._kv, self._scratch, self._logits = self._sized(n_ctx, n_slots, self._slot, scratch)
@@ -235,7 +237,7 @@ class KernelForward:
 
     @property
     def position_bytes(self) -> int:
-        return self._slot * 2 // self._n_ctx
+        return int(self._layout.model[0]["kv_chunk"]) * 2 // lay.CHUNK
 
     @property
     def memory_bytes(self) -> int:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
 from ..gguf import TensorInfo
+from .memory import HUGE
 
 I32 = npt.NDArray[np.int32]
 Read = Callable[[str], npt.NDArray[np.float32]]
@@ -31,7 +32,7 @@ BLOCK_BYTES = dict(
     zip(KINDS, (2048, 1024, 1024, 288, 320, 352, 384, 544, 288, 352, 416), strict=True)
 )
 SUPER_BYTES = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 32}
-MAX_HEAD, CHUNK = 512, 64  # c/attention.h
+MAX_HEAD, CHUNK, SPAN = 512, 64, 256  # c/attention.h
 SHARED_ROWS = 16  # c/model.h
 TOP_MAX = 32  # c/summary.h
 WORK_BYTES = 64 * (8 + 8 * TOP_MAX)  # c/summary.h: part_t[PARTS_MAX]
@@ -260,14 +261,17 @@ def lay_out(config: Config, tensors: Mapping[str, TensorInfo], read: Read, max_r
 def set_context(layout: Layout, config: Config, n_ctx: int) -> tuple[int, int]:
     """Write what depends on the number of positions a slot holds.
 
-    Returns (float16 numbers of cache per slot, bytes of scratch memory).
+    Returns (16-bit numbers of cache per slot, bytes of scratch memory).
     """
     m, pad, chunks = layout.model[0], up(config.head_dim, 16), up(n_ctx, CHUNK) // CHUNK
-    m["kv_head"] = 2 * CHUNK * pad
+    spans = up(n_ctx, SPAN) // SPAN
+    m["kv_head"] = 2 * CHUNK * (pad + 2)  # keys, float32 units, values, float32 units
     m["kv_layer"] = config.n_kv_heads * m["kv_head"]
     m["kv_chunk"] = config.n_layers * m["kv_layer"]
-    m["kv_slot"] = chunks * m["kv_chunk"]
-    # Behind everything else: the shares of a few rows' chunks.
-    m["parts"], m["max_parts"] = layout.scratch_bytes, chunks
-    parts = SHARED_ROWS * config.n_heads * chunks * (16 + pad) * 4
+    slot = int(chunks * m["kv_chunk"])
+    # A slot that begins in the middle of a huge page takes one more than it fills.
+    m["kv_slot"] = up(slot, HUGE // 2) if slot > HUGE else slot
+    # Behind everything else: the shares of a few rows' spans.
+    m["parts"], m["max_parts"] = layout.scratch_bytes, spans
+    parts = SHARED_ROWS * config.n_heads * spans * (16 + pad) * 4
     return int(m["kv_slot"]), layout.scratch_bytes + parts

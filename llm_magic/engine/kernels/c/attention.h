@@ -1,20 +1,26 @@
 // Attention of a tile of query vectors (rows x heads that share one key head) over a range of
-// positions, chunk by chunk, so that scores never leave the cache.
+// positions, span by span, so that scores never leave the cache.
 //
-// The cache of a chunk's layer and head: keys [4][entry][16 positions], then values [64][entry],
-// float16. Keys lie so that the scores of 16 positions need no sums across lanes. While one chunk
-// is read, the next is fetched: it lies far away, where the hardware would not look.
+// The cache of a chunk's layer and head: keys [4][entry][16 positions], their units [64], values
+// [64][entry], their units [64]. Keys and values are 16-bit integers in units of their own vector's
+// largest entry / 32767, float32. [float16 takes as much, but rounds that entry, which rules the
+// score, 16 times as coarsely: with it, keys alone moved log-probabilities more than all the rest.]
+// Keys lie so that the scores of 16 positions need no sums across lanes. While one chunk is read,
+// the next is fetched: it lies far away, where the hardware would not look.
 //
 // A row's result must not depend on which rows share its step, nor on the number of threads. So
-// chunks begin at multiples of CHUNK whatever the tile, each is summed from zero, and they are
-// joined in rising order, here or (when a long cache is shared out) in rows.h. What a row does not
-// see adds exact zeros.
+// spans begin at multiples of SPAN whatever the tile, each is summed from zero, and they are joined
+// in rising order, here or (when a long cache is shared out) in rows.h. What a row does not see
+// adds exact zeros. [Spans of 256 against 64: 2,048 tokens are prefilled 8 % faster; of longer ones
+// there would be too few to share out.]
 
-#define CHUNK 64    // positions whose scores are held at once
+#define CHUNK 64    // positions that lie together in the cache
+#define BLOCKS (CHUNK / 16)
+#define SPAN 256    // positions whose scores are held at once; a multiple of CHUNK
 #define MAX_HEAD 512
 #define NEVER -1e30f
 
-// The weighted sum of a chunk's values, or of several chunks.
+// The weighted sum of a span's values, or of several spans.
 typedef struct {
   float top, total;    // largest score; sum of e^(score - top)
   float pad[14];
@@ -24,17 +30,43 @@ typedef struct {
 typedef struct {
   const float *q;      // [entry][R], scaled
   const u16 *cache;    // of chunk 0
-  i64 chunk;           // halves from one chunk to the next
+  i64 chunk;           // u16 from one chunk to the next
+  i64 after;           // from the last chunk to what is read after it
   int entries;         // of a head, padded to 16
-  int lo, hi;          // positions lo .. hi - 1; lo a multiple of CHUNK, or the first in the window
+  int lo, hi;          // positions lo .. hi - 1; lo a multiple of SPAN, or the first in the window
   int pos, per_row;    // vector v belongs to the row at position pos + v / per_row
   int window;          // positions that a row sees, itself included
   int vectors;         // of the R, those that are real
   float softcap;       // 0: none
-  share_t *out;        // [R]: the joined chunks
-  char *parts;         // or NULL: where chunk 0 of vector 0 is to be kept
-  i64 part, vector;    // bytes from one chunk's share to the next; from one vector's to the next
+  share_t *out;        // [R]: the joined spans
+  char *parts;         // or NULL: where span 0 of vector 0 is to be kept
+  i64 part, head, row; // bytes from one span's share to the next, from one head's, from one row's
 } attend_t;
+
+// Of a chunk's layer and head, by its keys.
+INLINE float *key_units(const u16 *keys, int entries) { return (float *)(keys + CHUNK * entries); }
+INLINE u16 *values_of(const u16 *keys, int entries) { return (u16 *)keys + CHUNK * (entries + 2); }
+INLINE float *value_units(const u16 *keys, int entries) {
+  return key_units(values_of(keys, entries), entries);
+}
+INLINE void fetch_units(const float *units, i64 ahead) {
+  UNROLL for (int i = 0; i < CHUNK; i += 16)
+    __builtin_prefetch((const u16 *)(units + i) + ahead, 0, 2);
+}
+
+// x: [entries] -> integers, `step` apart. Returns their unit.
+INLINE float store_shorts(const float *x, int entries, u16 *to, int step) {
+  vf top = {};
+  for (int d = 0; d < entries; d += 16) top = vmax(top, vabs(ld(x + d)));
+  const float most = reduce_max(top), inv = most > 0 ? 32767.f / most : 0;
+  for (int d = 0; d < entries; d += 16) {
+    const v16i16 v = __builtin_convertvector(round_i32(ld(x + d) * inv), v16i16);
+    if (step == 1) *(v16i16_u *)(to + d) = v;
+    else
+      for (int e = 0; e < 16; e++) to[(d + e) * step] = (u16)v[e];
+  }
+  return most / 32767.f;
+}
 
 // all <- all and one.
 INLINE void join_shares(share_t *all, const share_t *one, int entries) {
@@ -46,8 +78,9 @@ INLINE void join_shares(share_t *all, const share_t *one, int entries) {
     st(all->sum + d, ld(all->sum + d) * keep + ld(one->sum + d) * add);
 }
 
-// Scores of B blocks of 16 positions. k: keys of the first.
-INLINE void score_blocks(const attend_t *a, const u16 *k, int R, int B, float *s) {
+// Scores of B blocks of 16 positions. k: keys of the first. ahead: to those of the next chunk.
+INLINE void score_blocks(const attend_t *a, const u16 *k, const float *units, i64 ahead, int R, int B,
+                         float *s) {
   vf acc[B][R];
   UNROLL for (int b = 0; b < B; b++) UNROLL for (int r = 0; r < R; r++) acc[b][r] = (vf){};
   const float *q = a->q;
@@ -55,33 +88,36 @@ INLINE void score_blocks(const attend_t *a, const u16 *k, int R, int B, float *s
   for (int e = 0; e < a->entries; e++, k += 16, q += R) {
     vf kv[B];
     UNROLL for (int b = 0; b < B; b++) {
-      kv[b] = halves(k + b * next);
-      __builtin_prefetch(k + b * next + a->chunk, 0, 2);
+      kv[b] = shorts(k + b * next);
+      __builtin_prefetch(k + b * next + ahead, 0, 2);
     }
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int b = 0; b < B; b++) acc[b][r] += kv[b] * q[r];
   }
   UNROLL for (int r = 0; r < R; r++)
-    UNROLL for (int b = 0; b < B; b++) st(s + r * CHUNK + b * 16, acc[b][r]);
+    UNROLL for (int b = 0; b < B; b++) st(s + r * SPAN + b * 16, acc[b][r] * ld(units + b * 16));
 }
 
 // Weighted sums of `count` values, in entries entry .. entry + 16 * B - 1. v: the first of them.
-INLINE void mix_values(const attend_t *a, const u16 *v, share_t *out, int R, int B, int count,
-                       int entry, const float *s) {
+// more: to what `out` holds.
+INLINE void mix_values(const attend_t *a, const u16 *v, i64 ahead, share_t *out, int R, int B,
+                       int count, int entry, const float *s, int more) {
   vf acc[B][R];
-  UNROLL for (int r = 0; r < R; r++) UNROLL for (int b = 0; b < B; b++) acc[b][r] = (vf){};
+  UNROLL for (int r = 0; r < R; r++)
+    UNROLL for (int b = 0; b < B; b++)
+      acc[b][r] = more ? ld(out[r].sum + entry + b * 16) : (vf){};
   v += entry;
   for (int t = 0; t < count; t++, v += a->entries) {
     vf vv[B];
-    UNROLL for (int b = 0; b < B; b++) vv[b] = halves(v + b * 16);
-    UNROLL for (int b = 0; b < B; b += 2) __builtin_prefetch(v + b * 16 + a->chunk, 0, 2);
+    UNROLL for (int b = 0; b < B; b++) vv[b] = shorts(v + b * 16);
+    UNROLL for (int b = 0; b < B; b += 2) __builtin_prefetch(v + b * 16 + ahead, 0, 2);
     UNROLL for (int r = 0; r < R; r++)
-      UNROLL for (int b = 0; b < B; b++) acc[b][r] += vv[b] * s[r * CHUNK + t];
+      UNROLL for (int b = 0; b < B; b++) acc[b][r] += vv[b] * s[r * SPAN + t];
   }
   UNROLL for (int r = 0; r < R; r++)
     UNROLL for (int b = 0; b < B; b++) st(out[r].sum + entry + b * 16, acc[b][r]);
 }
 
-// Turns the scores of vector r in blocks first .. last - 1 of a chunk into weights.
+// Turns the scores of vector r in blocks first .. last - 1 of a span into weights.
 INLINE void soften(const attend_t *a, share_t *out, int r, int from, int first, int last,
                    int masked, float *s) {
   const int pos = a->pos + r / a->per_row, oldest = pos - a->window + 1;
@@ -108,32 +144,57 @@ INLINE void soften(const attend_t *a, share_t *out, int r, int from, int first, 
 }
 
 INLINE void attend_rows(const attend_t *a, int R) {
-  float s[R * CHUNK] __attribute__((aligned(64)));
+  float s[R * SPAN] __attribute__((aligned(64)));
   share_t one[R] __attribute__((aligned(64)));
-  const int last_row = a->pos + (R - 1) / a->per_row, B = ATTEND_WIDTH(R);
-  for (int from = a->lo / CHUNK * CHUNK, started = 0; from < a->hi; from += CHUNK, started = 1) {
-    const int begin = MAX(0, a->lo - from) / 16, count = MIN(CHUNK, a->hi - from);
-    const int end = UP(count, 16) / 16;
-    const u16 *keys = a->cache + from / CHUNK * a->chunk;
-    const u16 *values = keys + (CHUNK + begin * 16) * a->entries;
-    int b = begin, e = 0;
-    for (; b + B <= end; b += B) score_blocks(a, keys + b * a->entries * 16, R, B, s + b * 16);
-    for (; b < end; b++) score_blocks(a, keys + b * a->entries * 16, R, 1, s + b * 16);
-    // A chunk that some row sees in part, or not at all.
+  const int last_row = a->pos + (R - 1) / a->per_row, B = ATTEND_WIDTH(R), D = a->entries;
+  for (int from = a->lo / SPAN * SPAN, started = 0; from < a->hi; from += SPAN, started = 1) {
+    const int begin = MAX(0, a->lo - from) / 16, count = MIN(SPAN, a->hi - from);
+    const int end = UP(count, 16) / 16, first = begin / BLOCKS, last = (count - 1) / CHUNK;
+    const u16 *chunk = a->cache + (from / CHUNK + first) * a->chunk;
+    for (int c = first; c <= last; c++, chunk += a->chunk) {
+      const i64 ahead = from + (c + 1) * CHUNK < a->hi ? a->chunk : a->after;
+      const int stop = MIN(end - c * BLOCKS, BLOCKS);
+      const float *units = key_units(chunk, D);
+      float *to = s + c * CHUNK;
+      int b = MAX(0, begin - c * BLOCKS);
+      fetch_units(units, ahead);
+      for (; b + B <= stop; b += B)
+        score_blocks(a, chunk + b * 16 * D, units + b * 16, ahead, R, B, to + b * 16);
+      for (; b < stop; b++)
+        score_blocks(a, chunk + b * 16 * D, units + b * 16, ahead, R, 1, to + b * 16);
+    }
+    // A span that some row sees in part, or not at all.
     int masked = from + end * 16 > a->pos + 1 || from + begin * 16 < last_row - a->window + 1;
-    for (int r = 0; r < R; r++) soften(a, one + r, r, from, begin, end, masked, s + r * CHUNK);
-    const float *weights = s + begin * 16;
-    const int n = count - begin * 16;
-    for (; e + 16 * B <= a->entries; e += 16 * B) mix_values(a, values, one, R, B, n, e, weights);
-    for (; e < a->entries; e += 16) mix_values(a, values, one, R, 1, n, e, weights);
+    for (int r = 0; r < R; r++) soften(a, one + r, r, from, begin, end, masked, s + r * SPAN);
+    chunk = a->cache + (from / CHUNK + first) * a->chunk;
+    for (int c = first; c <= last; c++, chunk += a->chunk) {
+      const i64 ahead = from + (c + 1) * CHUNK < a->hi ? a->chunk : a->after;
+      const int skip = MAX(0, begin - c * BLOCKS) * 16;
+      const int n = MIN(CHUNK, count - c * CHUNK) - skip;
+      const u16 *values = values_of(chunk, D) + skip * D;
+      const float *units = value_units(chunk, D);
+      float *weights = s + c * CHUNK + skip;
+      int e = 0;
+      fetch_units(units, ahead);
+      for (int r = 0; r < R; r++)
+        for (int t = 0; t < n; t += 16) {
+          float *w = weights + r * SPAN + t;
+          st(w, ld(w) * ld(units + skip + t));
+        }
+      for (; e + 16 * B <= D; e += 16 * B)
+        mix_values(a, values, ahead, one, R, B, n, e, weights, c > first);
+      for (; e < D; e += 16) mix_values(a, values, ahead, one, R, 1, n, e, weights, c > first);
+    }
     for (int r = 0; r < a->vectors; r++) {
       share_t *to = a->out + r;
-      if (a->parts) to = (share_t *)(a->parts + from / CHUNK * a->part + r * a->vector);
+      if (a->parts)
+        to = (share_t *)(a->parts + from / SPAN * a->part + r / a->per_row * a->row +
+                         r % a->per_row * a->head);
       if (a->parts || !started) {
         to->top = one[r].top, to->total = one[r].total;
-        copy(to->sum, one[r].sum, a->entries);
+        copy(to->sum, one[r].sum, D);
       } else
-        join_shares(to, one + r, a->entries);
+        join_shares(to, one + r, D);
     }
   }
 }

@@ -42,17 +42,6 @@ INLINE mi dot_value(idot a) { return a.sum; }
 #endif
 
 INLINE mf half_to_f32(const void *p) { return (mf)_mm256_cvtph_ps(_mm_loadu_si128(p)); }
-INLINE vf halves(const u16 *p) {
-  v8f low = (v8f)_mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
-  v8f high = (v8f)_mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + 8)));
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-}
-INLINE void store_halves(u16 *p, vf v) {
-  v8f low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-  v8f high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  _mm_storeu_si128((void *)p, _mm256_cvtps_ph((__m256)low, _MM_FROUND_TO_NEAREST_INT));
-  _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph((__m256)high, _MM_FROUND_TO_NEAREST_INT));
-}
 INLINE float half1(u16 h) { return _cvtsh_ss(h); }
 INLINE void pause(void) { _mm_pause(); }
 INLINE u64 ticks(void) { return __builtin_ia32_rdtsc(); }

@@ -27,10 +27,6 @@ INLINE idot dot(idot a, mb w, const u8 *q, int j) {
 INLINE mi dot_value(idot a) { return (a.high << 8) + a.low; }
 
 INLINE mf half_to_f32(const void *p) { return (mf)_mm512_cvtph_ps(_mm256_loadu_si256(p)); }
-INLINE vf halves(const u16 *p) { return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
-INLINE void store_halves(u16 *p, vf v) {
-  _mm256_storeu_si256((void *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
-}
 INLINE float half1(u16 h) { return _cvtsh_ss(h); }
 INLINE void pause(void) { _mm_pause(); }
 INLINE u64 ticks(void) { return __builtin_ia32_rdtsc(); }

@@ -37,12 +37,8 @@ INLINE idot dot(idot a, mb w, const u8 *q, int j) {
 INLINE mi dot_value(idot a) { return (a.high << 8) + a.low; }
 
 typedef __fp16 v8h __attribute__((vector_size(16)));
-typedef __fp16 v16h __attribute__((vector_size(32)));
 typedef v8h v8h_u __attribute__((aligned(1), may_alias));
-typedef v16h v16h_u __attribute__((aligned(1), may_alias));
 INLINE mf half_to_f32(const void *p) { return __builtin_convertvector(*(const v8h_u *)p, mf); }
-INLINE vf halves(const u16 *p) { return __builtin_convertvector(*(const v16h_u *)p, vf); }
-INLINE void store_halves(u16 *p, vf v) { *(v16h_u *)p = __builtin_convertvector(v, v16h); }
 INLINE float half1(u16 h) {
   u16 eight[8] = {h};
   return half_to_f32(eight)[0];

@@ -38,23 +38,9 @@ INLINE mf half_to_f32(const void *p) {
   mi bits = __builtin_convertvector(*(const vec_u *)p, mi);
   HALF_TO_F32(bits, mi, mf)
 }
-INLINE vf halves(const u16 *p) {
-  vi bits = __builtin_convertvector(*(const v16u16_u *)p, vi);
-  HALF_TO_F32(bits, vi, vf)
-}
 INLINE float half1(u16 h) {
   u16 four[4] = {h};
   return half_to_f32(four)[0];
-}
-// Rounds to nearest even. Below 2^-14 halves are multiples of 2^-24, the spacing of floats at 0.5.
-INLINE void store_halves(u16 *p, vf v) {
-  vi bits = (vi)v & 0x7fffffff, sign = ((vi)v >> 16) & 0x8000;
-  vi small = (vi)((vf)bits + 0.5f) - 0x3f000000;
-  vi normal = (bits - (112 << 23) + 0xfff + ((bits >> 13) & 1)) >> 13;
-  vi is_small = bits < 0x38800000, is_big = bits >= 0x477ff000;
-  vi half = (small & is_small) | (normal & ~is_small);
-  half = (half & ~is_big) | (0x7c00 & is_big) | sign;
-  *(v16u16_u *)p = __builtin_convertvector(half, v16u16);
 }
 #if defined(__x86_64__)
 INLINE void pause(void) { __builtin_ia32_pause(); }

@@ -17,13 +17,14 @@ typedef struct {
   i64 inv_freq[2];                // byte offsets in the weights: float64 [UP(rotated / 2, 8)]
   i64 output_norm;
   mat_t embedding, output;
-  i64 kv_slot, kv_chunk, kv_layer, kv_head;  // strides of the cache, in halves
+  i64 kv_slot, kv_chunk, kv_layer, kv_head;  // strides of the cache, in u16
   i64 x, h, qkv, att, parts, trig, items, work;  // byte offsets in the scratch memory
   acts_at in, mixed, inner;       // inputs of qkv/gate/up/output, of o, of down
   layer_t layers[];
 } model_t;
 
-#define SHARED_ROWS 16  // most rows whose caches are shared out in segments: parts holds so many
+#define SHARE_TASKS 4  // shares for each thread
+#define SHARED_ROWS 16  // most rows whose caches are shared out: parts holds so many
 
 // Rows of one slot in consecutive positions, attended to by one task.
 typedef struct { i32 row, rows, slot, pos; } item_t;
@@ -38,11 +39,13 @@ typedef struct {
   int n, wanted, threads;
   float *x, *h;                    // [n][wide]: the residual stream; what a post-norm waits for
   float *qkv, *att, *trig;         // [n][qkv_wide], [n][att_wide], [kind of rope][n][trig_wide]
-  char *parts;                     // [n][head][chunk] of share_t
+  char *parts;                     // [n][head][span] of share_t
   int wide, qkv_wide, k_at, v_at, att_wide, half[2], trig_wide;
   acts_t in, mixed, inner;
   item_t *items;
-  int n_items, segments;
+  int n_items;
+  int spans, shares;               // of all items and key heads, and the tasks that they are shared
+                                   // out to; 0: a task is an item and a key head
   // of the phase that runs
   const layer_t *layer;
   int layer_index;

@@ -87,22 +87,17 @@ static void turn_panel(void *arg, int panel) {
       float *k = row + s->k_at + h * D, *v = row + s->v_at + h * D;
       turn_head(s, k, s->layer->k_norm, cs);
       const int pos = s->positions[i], in = pos % CHUNK;
-      u16 *cache = cache_of(s, s->slots[i], h) + pos / CHUNK * m->kv_chunk;
-      u16 *keys = cache + in / 16 * D * 16 + in % 16, *values = cache + (CHUNK + in) * D;
-      for (int d = 0; d < D; d += 16) {
-        u16 t[16];
-        store_halves(t, ld(k + d));
-        for (int e = 0; e < 16; e++) keys[(d + e) * 16] = t[e];
-        store_halves(values + d, ld(v + d));
-      }
+      u16 *keys = cache_of(s, s->slots[i], h) + pos / CHUNK * m->kv_chunk;
+      key_units(keys, D)[in] = store_shorts(k, D, keys + in / 16 * D * 16 + in % 16, 16);
+      value_units(keys, D)[in] = store_shorts(v, D, values_of(keys, D) + in * D, 1);
     }
   }
 }
 
-// Chunk `chunk` of a row's head, where a few rows share out a long cache.
+// Span `span` of a row's head, where a few rows share out a long cache.
 INLINE i64 part_bytes(const model_t *m) { return (16 + m->head_pad) * 4; }
-INLINE char *part_of(const step_t *s, int row, int head, int chunk) {
-  const i64 index = ((i64)row * s->model->heads + head) * s->model->max_parts + chunk;
+INLINE char *part_of(const step_t *s, int row, int head, int span) {
+  const i64 index = ((i64)row * s->model->heads + head) * s->model->max_parts + span;
   return s->parts + index * part_bytes(s->model);
 }
 
@@ -115,19 +110,23 @@ INLINE void put_head(const step_t *s, int row, int head, const share_t *share) {
 }
 
 INLINE int first_seen(const step_t *s, int pos) { return MAX(0, pos - s->layer->window + 1); }
+INLINE int first_span(const step_t *s, const item_t *i) { return first_seen(s, i->pos) / SPAN; }
+INLINE int spans_of(const step_t *s, const item_t *i) {
+  return (i->pos + i->rows - 1) / SPAN + 1 - first_span(s, i);
+}
 
-// Joins the chunks of one row's heads in the order in which attend_rows would.
+// Joins the spans of one row's heads in the order in which attend_rows would.
 static void join_row(void *arg, int i) {
   step_t *s = arg;
   const int D = s->model->head_pad;
   for (int h = 0; h < s->model->heads; h++) {
     share_t all;
-    int chunk = first_seen(s, s->positions[i]) / CHUNK;
-    const share_t *one = (const share_t *)part_of(s, i, h, chunk);
+    int span = first_seen(s, s->positions[i]) / SPAN;
+    const share_t *one = (const share_t *)part_of(s, i, h, span);
     all.top = one->top, all.total = one->total;
     copy(all.sum, one->sum, D);
-    while (++chunk * CHUNK <= s->positions[i])
-      join_shares(&all, (const share_t *)part_of(s, i, h, chunk), D);
+    while (++span * SPAN <= s->positions[i])
+      join_shares(&all, (const share_t *)part_of(s, i, h, span), D);
     put_head(s, i, h, &all);
   }
 }

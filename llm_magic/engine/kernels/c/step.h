@@ -7,31 +7,36 @@ static void normed(step_t *s, i64 post, i64 norm, int floats) {
   over_panels(s, norm_panel);
 }
 
-// One item a row when there are few rows, so that a long cache can be shared out in segments; else
-// blocks of rows of one slot.
+// Blocks of rows of one slot. Where these are too few to be shared out evenly, their spans are.
 static void list_items(step_t *s) {
   const model_t *m = s->model;
-  const int few = s->n <= SHARED_ROWS && s->n * m->kv_heads < 4 * s->threads;
   const int parts = 8 * s->threads, fair = UP(s->n * m->kv_heads, parts) / parts;
-  const int most = few ? 1 : MAX(8, MIN(32, fair));
-  int longest = 0;
+  const int most = MAX(8, MIN(32, fair));
   s->n_items = 0;
   for (int i = 0; i < s->n; i++) {
     item_t *last = s->items + s->n_items - 1;
-    longest = MAX(longest, s->positions[i] + 1);
     if (s->n_items && last->slot == s->slots[i] && last->rows < most &&
         last->pos + last->rows == s->positions[i])
       last->rows++;
     else
       s->items[s->n_items++] = (item_t){i, 1, s->slots[i], s->positions[i]};
   }
-  const int tasks = s->n_items * m->kv_heads, chunks = UP(longest, CHUNK) / CHUNK;
-  s->segments = few ? MIN(UP(4 * s->threads, tasks) / tasks, chunks) : 1;
 }
 
 static void attention(step_t *s) {
-  run(s->team, attend_task, s, s->n_items * s->model->kv_heads * s->segments);
-  if (s->segments > 1) run(s->team, join_row, s, s->n);
+  const int tasks = s->n_items * s->model->kv_heads;
+  s->shares = s->spans = 0;
+  if (s->n <= SHARED_ROWS && tasks < SHARE_TASKS * s->threads) {
+    for (int i = 0; i < s->n_items; i++)
+      s->spans += spans_of(s, s->items + i) * s->model->kv_heads;  // of this layer's window
+    if (s->spans > tasks) s->shares = MIN(SHARE_TASKS * s->threads, s->spans);
+  }
+  if (!s->shares) {
+    run(s->team, attend_task, s, tasks);
+    return;
+  }
+  run(s->team, attend_share, s, s->shares);
+  run(s->team, join_row, s, s->n);
 }
 
 // From here on only the wanted rows matter: moves them to the front.

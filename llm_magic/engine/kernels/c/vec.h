@@ -13,6 +13,7 @@ typedef float vf __attribute__((vector_size(64)));
 typedef i32 vi __attribute__((vector_size(64)));
 typedef i8 v16i8 __attribute__((vector_size(16)));
 typedef u16 v16u16 __attribute__((vector_size(32)));
+typedef short v16i16 __attribute__((vector_size(32)));
 typedef double vd __attribute__((vector_size(64)));
 typedef i64 vl __attribute__((vector_size(64)));
 typedef float v8f __attribute__((vector_size(32)));
@@ -28,6 +29,7 @@ typedef vf vf_u __attribute__((aligned(1), may_alias));
 typedef vi vi_u __attribute__((aligned(1), may_alias));
 typedef vd vd_u __attribute__((aligned(1), may_alias));
 typedef v16u16 v16u16_u __attribute__((aligned(1), may_alias));
+typedef v16i16 v16i16_u __attribute__((aligned(1), may_alias));
 typedef v16i8 v16i8_u __attribute__((aligned(1), may_alias));
 typedef i32 i32_u __attribute__((aligned(1), may_alias));
 typedef u32 u32_u __attribute__((aligned(1), may_alias));
@@ -62,6 +64,9 @@ INLINE void copy(float *to, const float *from, int n) {
 
 // Nearest integer of |x| < 2^22, as int32: adding 1.5 * 2^23 leaves it in the low bits.
 INLINE vi round_i32(vf x) { return (vi)(x + 12582912.f) - 0x4b400000; }
+
+// 16-bit integers as floats, which hold them exactly.
+INLINE vf shorts(const u16 *p) { return __builtin_convertvector(*(const v16i16_u *)p, vf); }
 
 // e^x, relative error 2e-7; 0 below -87, where float ends. Argument reduction by ln 2 in two parts.
 INLINE vf vexp(vf x) {
