@@ -416,6 +416,9 @@ class _Database:
 
     def _connect(self) -> sqlite3.Connection:
         try:
+            if self.path.exists() and not os.access(self.path.parent, os.W_OK):
+                # Filled for others, as a course does: sqlite would want to write beside it.
+                return self._opened(f"{self.path.absolute().as_uri()}?immutable=1", uri=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return self._opened(str(self.path))
         except (OSError, sqlite3.Error):
@@ -423,7 +426,7 @@ class _Database:
             return self._opened(":memory:")
 
     @staticmethod
-    def _opened(name: str) -> sqlite3.Connection:
+    def _opened(name: str, uri: bool = False) -> sqlite3.Connection:
         # check_same_thread: the connection of a dead thread is closed by another.
         connection = sqlite3.connect(
             name,
@@ -431,6 +434,7 @@ class _Database:
             isolation_level="IMMEDIATE",
             check_same_thread=False,
             factory=_Connection,
+            uri=uri,
         )
         with contextlib.suppress(sqlite3.OperationalError):  # another process is setting it
             connection.execute("PRAGMA journal_mode=WAL").fetchone()

@@ -251,6 +251,23 @@ def test_a_cache_that_cannot_be_written_costs_time_only(fresh, tmp_path):
 
 
 @ZIG
+def test_a_filled_cache_in_a_folder_for_reading_only_is_used(fresh, tmp_path):
+    """As a course fills it for all: nothing is compiled, nothing is written."""
+    assert run(SETUP + "print(engine(1))", **fresh) == str(E1)
+    folder = tmp_path / "cache" / "tinygrad"
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    barred = (
+        "import os; may = os.access; os.access = lambda path, mode, **how: "
+        "mode != os.W_OK and may(path, mode, **how)\n"  # root may write anywhere
+    )
+    again = barred + SETUP + "print(engine(1))"
+    assert run(again, ASSERT_COMPILE="1", **fresh) == str(E1)
+    new = barred + SETUP + "print(engine(1), user(0))"
+    assert run(new, **fresh) == f"{E1} {U0}"
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+
+
+@ZIG
 @pytest.mark.parametrize("trouble", ["max_page_count=1", "query_only=1"])
 def test_a_cache_that_is_full_or_becomes_read_only_costs_time_only(fresh, trouble):
     """sqlite's own words for both: "database or disk is full", "attempt to write a readonly"."""
