@@ -98,8 +98,10 @@ static int other_way(team_t *t) {
 
 static void book(team_t *t, int alone, u64 took) {
   u64 *mean = t->taken + alone;
-  // A step that the system interrupted counts as one of three times the mean.
-  *mean = *mean ? *mean - *mean / 4 + MIN(took, 3 * *mean) / 4 : took;
+  // A step that the system interrupted counts as one of three times the mean. A try of the other way
+  // that was the faster one counts alone: what its mean remembers is another situation.
+  if (alone != t->alone && took < t->taken[t->alone]) *mean = took;
+  else *mean = *mean ? *mean - *mean / 4 + MIN(took, 3 * *mean) / 4 : took;
   // Alone only where it is clearly faster: what disturbs comes and goes.
   const u64 limit = t->alone ? t->taken[0] : t->taken[0] - t->taken[0] / 8;
   if (t->taken[0] && t->taken[1]) t->alone = t->taken[1] < limit;
