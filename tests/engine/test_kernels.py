@@ -300,6 +300,20 @@ def test_a_logit_that_is_no_number_is_not_left_out_of_the_sum(tmp_path, variant,
     forward.close()
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_value_that_is_no_number_does_not_become_one_in_the_cache(tmp_path, variant):
+    """A damaged file is named by what it computes; integers cannot hold what is no number."""
+    plain = toy(tmp_path, types="F32")
+    with open_gguf(plain) as file:
+        shape = file.tensors["blk.0.attn_v.weight"].shape
+    weights = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    weights[1] = np.nan
+    path = toy(tmp_path, types="F32", tensors={"blk.0.attn_v.weight": weights})
+    forward = kernel_forward(path, target=variant)
+    assert np.isnan(evaluate(forward, IDS[:5])).any(1).all()
+    forward.close()
+
+
 def test_equal_logits_are_summarised_by_rising_id(tmp_path):
     zero = {"token_embd.weight": np.ones((260, 64), np.float32)}
     forward = kernel_forward(toy(tmp_path, tensors=zero), threads=2)

@@ -137,6 +137,10 @@ def test_memory_is_the_file_and_comes_back(smollm2_path):
     evaluate(forward, [1, 2, 3])
     assert many > few + 25e6
     assert _resident() < many - 25e6
+    evaluate(forward, np.resize([1, 2, 3], 300), slot=1, want=())  # and so are its activations
+    many = _resident()
+    evaluate(forward, [1, 2, 3])
+    assert _resident() < many - 3e6
     forward.close()
     forward.close()
     assert _resident() - before <= 0.05 * size

@@ -29,7 +29,7 @@ def test_a_model_takes_little_more_than_its_file_and_its_cache(request, fixture)
         worker.ask("prepare")
         before = worker.ask("memory")
         worker.ask("load")
-        for _ in range(3):  # conversations: what is there once weighs less beside them
+        for _ in range(2):  # two conversations: what is there once weighs less beside them
             worker.ask("prefill", ids(2048))
         worker.ask("streams", [ids(8) for _ in range(4)], 16)
         worker.ask("logprobs", ids(1), 16)

@@ -79,6 +79,7 @@ class KernelForward:
         forced = target or os.environ.get("LLM_MAGIC_KERNEL") or None
         self.target: Target = choose(device.cpu_features(), forced)
         self._closed = self._many = False
+        self._before = 0  # rows of the last step
         self._summarized = (0, 0)  # rows, entries
         report = on_progress or (lambda stage, done, total: None)
 
@@ -86,9 +87,8 @@ class KernelForward:
             return dequantize(gguf.tensors[name]).reshape(-1)
 
         self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
-        self._slot, scratch = lay.set_context(
-            self._layout, config, n_ctx
-        )  # 16-bit numbers per slot
+        # 16-bit numbers per slot, bytes
+        self._slot, scratch = lay.set_context(self._layout, config, n_ctx)
         self._row = up(config.n_vocab, 32)
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
         self._kv, self._scratch, self._logits = self._sized(n_ctx, n_slots, self._slot, scratch)
@@ -151,6 +151,9 @@ class KernelForward:
         if self._many and m <= self._n_slots:
             self._logits.discard(self._n_slots * self._row * 4)
         self._many = m > self._n_slots
+        if n <= lay.SHARED_ROWS < self._before:
+            self._scratch.discard(0)  # a prompt has been read: its rows are not needed any more
+        self._before = n
         self._summarized = (m, top) if 0 < top <= lay.TOP_MAX else (0, 0)
         words[0], words[1], words[2], words[3] = COMMANDS["step"], n, m, self._summarized[1]
         at = lay.JOB_HEAD
@@ -223,7 +226,7 @@ class KernelForward:
             used = self._used(int(filled))
             new[s, :used] = had[s, :used]
         del had, new
-        self._slot, self._many = slot, False
+        self._slot, self._many, self._before = slot, False, 0
         self._filled = np.concatenate([self._filled, np.zeros(n_slots - self._n_slots, np.int64)])
         self._n_ctx, self._n_slots = n_ctx, n_slots
         self._summarized = (0, 0)

@@ -54,11 +54,17 @@ INLINE void fetch_units(const float *units, i64 ahead) {
     __builtin_prefetch((const u16 *)(units + i) + ahead, 0, 2);
 }
 
-// x: [entries] -> integers, `step` apart. Returns their unit.
+// x: [entries] -> integers, `step` apart. Returns their unit, which is not a number where one of x is
+// not: the largest does not tell.
 INLINE float store_shorts(const float *x, int entries, u16 *to, int step) {
   vf top = {};
-  for (int d = 0; d < entries; d += 16) top = vmax(top, vabs(ld(x + d)));
-  const float most = reduce_max(top), inv = most > 0 ? 32767.f / most : 0;
+  vi odd = {};
+  for (int d = 0; d < entries; d += 16) {
+    const vf v = ld(x + d);
+    top = vmax(top, vabs(v)), odd |= v != v;
+  }
+  const float most = __builtin_reduce_or(odd) ? __builtin_nanf("") : reduce_max(top);
+  const float inv = most > 0 ? 32767.f / most : 0;
   for (int d = 0; d < entries; d += 16) {
     const v16i16 v = __builtin_convertvector(round_i32(ld(x + d) * inv), v16i16);
     if (step == 1) *(v16i16_u *)(to + d) = v;
@@ -78,9 +84,9 @@ INLINE void join_shares(share_t *all, const share_t *one, int entries) {
     st(all->sum + d, ld(all->sum + d) * keep + ld(one->sum + d) * add);
 }
 
-// Scores of B blocks of 16 positions. k: keys of the first. ahead: to those of the next chunk.
-INLINE void score_blocks(const attend_t *a, const u16 *k, const float *units, i64 ahead, int R, int B,
-                         float *s) {
+// Scores of B blocks of 16 positions. k, units: keys of the first. ahead: to the next chunk's.
+INLINE void score_blocks(const attend_t *a, const u16 *k, const float *units, i64 ahead, int R,
+                         int B, float *s) {
   vf acc[B][R];
   UNROLL for (int b = 0; b < B; b++) UNROLL for (int r = 0; r < R; r++) acc[b][r] = (vf){};
   const float *q = a->q;
