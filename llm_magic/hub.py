@@ -76,18 +76,16 @@ class Hub:
         say = on_progress or _silent
         resolved = models.resolve(name, progress=lambda s, d, t: say(Progress(s, d, t)))
         key = (os.path.realpath(resolved.path), (device or "CPU").upper())
-
-        def begin() -> Local:
-            path = Path(resolved.path)
-            return Local(resolved.name, path, ctx, slots, threads, device, self.gate, cache_mb)
-
+        path = Path(resolved.path)
         while True:
             with self._lock:
                 self._forget_closed()
                 entry = next((e for e in self._entries if e.key == key), None)
                 mine = entry is None and key not in self._loading
                 if mine:
-                    self._loading[key] = begin()
+                    self._loading[key] = Local(
+                        resolved.name, path, ctx, slots, threads, device, self.gate, cache_mb
+                    )
                 local = self._loading.get(key)
             if entry is None:
                 assert local is not None

@@ -36,7 +36,7 @@ def parts(reply: Reply, note: str = "") -> list[str]:
         speed("prefill", timings.prefill_tps),
         speed("decode", timings.decode_tps),
         "called no tool" if _passed(reply) else "",
-        note or _reason(reply),
+        note or ended(reply.finish_reason or ""),
     )
     return [part for part in found if part]
 
@@ -68,10 +68,6 @@ def _passed(reply: Reply) -> bool:
     """Tools were offered, and it answered without: people look for a fault of theirs."""
     used = reply.trace or reply.calls
     return bool(reply.tools) and not used and reply.finish_reason == "stop"
-
-
-def _reason(reply: Reply) -> str:
-    return ended(reply.finish_reason or "")
 
 
 def ended(reason: str) -> str:

@@ -95,13 +95,13 @@ def inspector(pieces: Sequence[Piece], cached: int | None = None) -> str:
     if cached is not None:
         facts.append(f"{cached:,} cached + {len(pieces) - cached:,} new")
     shown, more = pieces[:SHOWN], len(pieces) - SHOWN
-    spread = _spread(shown)
+    spread = _spread(pieces)
     parts = [
         block(role, "".join(_chips(shown, spread, a, b, cached))) for role, a, b in _segments(shown)
     ]
     if more > 0:
         parts.append(html.note(f"… {more:,} more"))
-    parts += [html.note(*facts), html.fold("Table of all tokens", _piece_table(pieces))]
+    parts += [html.note(*facts), html.fold("Table of all tokens", _piece_table(pieces, spread))]
     return "".join(parts)
 
 
@@ -118,38 +118,40 @@ def _segments(pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
     return _cut(begins, len(pieces))
 
 
-def _spread(pieces: Sequence[Piece]) -> dict[int, tuple[int, str]]:
-    """Texts of which single tokens hold bytes only: {first piece: (place behind the last, text)}.
+Spread = dict[int, tuple[int, bytes]]
+
+
+def _spread(pieces: Sequence[Piece]) -> Spread:
+    """Characters that are spread over tokens: {first piece: (place behind the last, all bytes)}.
 
     An emoji or a letter outside of the vocabulary is several tokens, none of which is a character.
     """
-    found: dict[int, tuple[int, str]] = {}
+    found: Spread = {}
     held, start = b"", 0
     for i, piece in enumerate(pieces):
+        if piece.special:  # no character goes on behind it
+            held = b""
+            continue
         start, held = (start if held else i), held + piece.bytes
         try:
-            text = "" if piece.special else held.decode()
+            held.decode()
         except UnicodeDecodeError as e:
             held = held if e.end == len(held) and e.reason == "unexpected end of data" else b""
             continue
-        if text and i > start:
-            found[start] = i + 1, text
+        if i > start:
+            found[start] = i + 1, held.strip()
         held = b""
     return found
 
 
 def _chips(
-    pieces: Sequence[Piece],
-    spread: dict[int, tuple[int, str]],
-    start: int,
-    end: int,
-    cached: int | None,
+    pieces: Sequence[Piece], spread: Spread, start: int, end: int, cached: int | None
 ) -> Iterator[str]:
-    until, whole = 0, ""
+    until, whole = 0, b""
     for i, piece in enumerate(pieces[start:end], start):
         if i == cached and i:
             yield "<strong>│ new │</strong>"
-        if i in spread:
+        if i in spread and spread[i][0] <= end:
             until, whole = spread[i]
             yield '<span style="border-bottom:2px solid #8c959f">'
         name, (background, color) = (
@@ -160,13 +162,13 @@ def _chips(
         text = html.escape(piece.text if piece.special else flowing(piece.bytes))
         yield f'<span class="{name}" title="{tip}" style="{look}">{text}</span>'
         if i + 1 == until:
-            yield f"</span><strong> = {html.escape(flowing(whole.strip().encode()))} </strong>"
+            yield f"</span><strong> = {html.escape(flowing(whole))} </strong>"
 
 
-def _piece_table(pieces: Sequence[Piece]) -> str:
+def _piece_table(pieces: Sequence[Piece], spread: Spread) -> str:
     kinds = ["control" if p.special else "" for p in pieces]
-    for start, (end, whole) in _spread(pieces).items():
-        kinds[start:end] = [f"bytes of {alone(whole.strip().encode(), 24)}"] * (end - start)
+    for start, (end, whole) in spread.items():
+        kinds[start:end] = [f"bytes of {alone(whole, 24)}"] * (end - start)
     rows = [
         (str(i), str(p.id), alone(p.bytes or p.text.encode(), 24), kind, p.bytes.hex(" "))
         for i, (p, kind) in enumerate(zip(pieces, kinds, strict=True))
