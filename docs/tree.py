@@ -1,6 +1,6 @@
-"""The README's annotated tree, from the first sentence of every file, in reading order.
+"""The annotated tree of docs/how-it-works.md: the first sentence of every file, in reading order.
 
-.venv/bin/python docs/tree.py            check, exit 1 if the README differs
+.venv/bin/python docs/tree.py            check, exit 1 if it differs
 .venv/bin/python docs/tree.py --write    write it
 """
 
@@ -13,26 +13,37 @@ from pathlib import Path
 from textwrap import shorten
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "how-it-works.md"
 BLOCK = re.compile(r"```text\n(llm_magic/\n.*?)```", re.DOTALL)
 KINDS = {".py", ".c", ".h", ".js", ".css"}
 WIDTH = 24  # column of the annotations
 
 # What to read first, by folder; what is not named here follows in alphabetical order.
 ORDER = {
-    "": "events.py errors.py utf8.py provider.py models engine chat local.py remote.py serve.py "
-    "llm.py hub.py bench __main__.py ui",
+    "": "events.py errors.py utf8.py prefix.py columns.py provider.py models engine chat providers "
+    "llm.py hub.py branching.py bench __main__.py ui",
     "bench": "report.py subjects.py worker.py measure.py notebook.py random_model.py command.py",
     "models": "table.py cache.py wheels.py web.py",
-    "engine": "gguf.py quants.py vocabulary.py pretokenizers.py spm.py specials.py tokenizer.py "
-    "arch.py forward.py model.py kernels cache.py sampling.py gate.py generation.py turns.py "
-    "scheduler.py device.py load.py",
-    "engine/kernels": "targets.py layout.py memory.py team.py forward.py c",
+    "engine": "gguf.py quants.py tokenizer arch.py forward.py device.py heap.py gate.py portable "
+    "kernels serving load.py",
+    "engine/tokenizer": "tokenizer.py vocabulary.py pretokenizers.py",
+    "engine/portable": "forward.py graph.py programs.py",
+    "engine/kernels": "targets.py layout.py memory.py team.py forward.py bandwidth.py c",
     "engine/kernels/c": "entry.c step.h weights.h acts.h matmul.h attention.h summary.h pack.h "
     "vec.h",
-    "chat": "template.py sandbox.py adapt.py syntax.py markup router.py stream.py reply.py "
-    "tools.py schema.py constrain.py gbnf.py conversation.py scripted.py",
-    "ui": "extension.py magics.py interpolate.py live.py views.py html.py tokens.py logprobs.py",
+    "engine/serving": "scheduler.py generation.py slots.py sampling.py speculation.py",
+    "chat": "parsing schema.py prompts constraints tools saved.py reply.py stream.py turn.py "
+    "exchanges.py conversation.py",
+    "chat/prompts": "template.py sandbox.py entries.py adapt.py",
+    "chat/parsing": "syntax.py router.py markup",
+    "chat/constraints": "compiler.py guides.py gbnf.py tool_calls.py narrow",
+    "chat/tools": "definition.py execution.py",
+    "ui": "views widgets reply_methods.py magics",
+    "ui/views": "html.py tokens.py logprobs.py mime.py",
+    "ui/widgets": "shared chat explorer",
+    "ui/widgets/chat": "widget.py controller.py request.py thread.py chat.js turn.js",
+    "ui/widgets/explorer": "widget.py tree.py explorer.js",
+    "ui/magics": "extension.py cell.py options.py request.py",
 }
 # Files whose first lines are not about them.
 SAID = {
@@ -106,17 +117,19 @@ def _sentence(path: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     block = BLOCK.search(text)
     if block is None:
-        print("README.md has no tree: a ```text block that begins with llm_magic/")
+        print("docs/how-it-works.md has no tree: a ```text block that begins with llm_magic/")
         return 1
     if block[1] == tree():
         return 0
     if "--write" not in arguments:
-        print("README.md: the tree is not that of the files (python docs/tree.py --write)")
+        print(
+            "docs/how-it-works.md: the tree is not that of the files (python docs/tree.py --write)"
+        )
         return 1
-    README.write_text(text[: block.start(1)] + tree() + text[block.end(1) :], encoding="utf-8")
+    PAGE.write_text(text[: block.start(1)] + tree() + text[block.end(1) :], encoding="utf-8")
     return 0
 
 

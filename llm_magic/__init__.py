@@ -11,21 +11,21 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .chat.conversation import Conversation as Conversation
     from .chat.reply import Reply as Reply
-    from .chat.tools import tool as tool
+    from .chat.tools.definition import tool as tool
     from .events import Message as Message
     from .llm import LLM as LLM
-    from .ui.chat import Chat as Chat
+    from .ui.widgets.chat.widget import Chat as Chat
 
 # Public name -> module that has it.
 _NAMES = {
     "LLM": "llm_magic.llm",
     "Reply": "llm_magic.chat.reply",
     "Message": "llm_magic.events",
-    "Chat": "llm_magic.ui.chat",
+    "Chat": "llm_magic.ui.widgets.chat.widget",
     "Conversation": "llm_magic.chat.conversation",
-    "tool": "llm_magic.chat.tools",
-    "load_ipython_extension": "llm_magic.ui.extension",
-    "unload_ipython_extension": "llm_magic.ui.extension",
+    "tool": "llm_magic.chat.tools.definition",
+    "load_ipython_extension": "llm_magic.ui.magics.extension",
+    "unload_ipython_extension": "llm_magic.ui.magics.extension",
 }
 
 __all__ = ["LLM", "Chat", "Conversation", "Message", "Reply", "load", "tool"]

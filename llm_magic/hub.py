@@ -15,7 +15,7 @@ from .engine.gate import Gate
 from .errors import NotLoadedError, RequestError
 from .events import Progress
 from .llm import LLM
-from .local import Local
+from .providers.local import Local
 
 OnProgress = Callable[[Progress], None]
 

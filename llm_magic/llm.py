@@ -16,7 +16,7 @@ from .chat.interrupts import immediate
 from .chat.reply import Fold, Reply
 from .chat.schema import as_schema
 from .chat.stream import drained, interruptible, reply_of
-from .chat.tools import as_tools
+from .chat.tools.definition import as_tools
 from .errors import Interrupted, RequestError
 from .events import (
     CallDelta,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from llm_magic.chat.markup.values import loads
-from llm_magic.chat.router import Router
+from llm_magic.chat.parsing.markup.values import loads
+from llm_magic.chat.parsing.router import Router
 from llm_magic.events import CallDelta, CallDone, Delta, Token
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llm_magic.engine.scheduler import Job, Model, Scheduler
+from llm_magic.engine.serving.scheduler import Job, Model, Scheduler
 from llm_magic.events import Sampling
 
 N_VOCAB = 50

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_magic.chat.constrain import Constrainer
-from llm_magic.chat.guides import Vocabulary
+from llm_magic.chat.constraints.compiler import Constrainer
+from llm_magic.chat.constraints.guides import Vocabulary
 
 # ----------------------------------------------------------------------------- by hand
 

@@ -333,7 +333,7 @@ def _cells(setup: Setup, found: Gathered) -> None:
 
 
 def _bandwidth(threads: int, found: Gathered) -> float:
-    from ..engine.bandwidth import read_bandwidth
+    from ..engine.kernels.bandwidth import read_bandwidth
 
     try:
         return read_bandwidth(threads)

@@ -91,14 +91,14 @@ class Ours:
         self._empty = 0  # bytes with nothing in the cache
 
     def prepare(self) -> None:
-        import_module("llm_magic.local")
+        import_module("llm_magic.providers.local")
         import_module("llm_magic.engine.load")
         from ..engine import device
 
         device.prepare()
 
     def load(self) -> None:
-        from ..local import Local
+        from ..providers.local import Local
 
         self._local = Local("bench", Path(self.path), CTX, STREAMS, self.threads)
         self._local.wait(lambda progress: None)
@@ -106,7 +106,7 @@ class Ours:
 
     def _run(self, ids: Ids, n: int, top: int = 0, guess: bool = False) -> tuple[float, float]:
         """(prefill, decode) in tokens a second."""
-        from ..engine.scheduler import Job
+        from ..engine.serving.scheduler import Job
         from ..events import Finish, Sampling
 
         settings = Sampling(temperature=0.0, max_tokens=n)
@@ -181,7 +181,7 @@ class Ours:
 
     def _span(self, ids: Ids, n: int) -> tuple[float, float]:
         """When the first and the last token came, on the clock of `perf_counter`."""
-        from ..engine.scheduler import Job
+        from ..engine.serving.scheduler import Job
         from ..events import Sampling, Token
 
         settings = Sampling(temperature=0.0, max_tokens=n)

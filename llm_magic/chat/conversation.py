@@ -12,11 +12,11 @@ from typing import Any, Protocol, cast
 
 from ..errors import RequestError
 from ..events import Message, as_messages
-from .history import exchanges, to_openai
+from .exchanges import exchanges, to_openai
 from .reply import Reply
 from .stream import drained
-from .toolrun import Approve
-from .tools import Tool, as_tools
+from .tools.definition import Tool, as_tools
+from .tools.execution import Approve
 from .turn import Replying, Rules, Turn
 
 

@@ -168,7 +168,7 @@ class Reply:
 def _views() -> ModuleType:
     # The only upward reference of this layer, by name and on use: a reply offers its views, and the
     # ui layer alone knows how to draw them. Without a notebook nothing of it is imported.
-    return importlib.import_module("llm_magic.ui.views")
+    return importlib.import_module("llm_magic.ui.reply_methods")
 
 
 class Fold:

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from ..errors import SchemaError
 from ..events import Choices, Constraint, Grammar, Regex, Schema
-from .markup.values import loads
+from .parsing.markup.values import loads
 
 _BASIC: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},

@@ -15,8 +15,8 @@ from ..errors import EngineError, Interrupted, LLMError, named
 from ..events import Delta, Event, Finish, Prefill, Progress, Queued, Token
 from ..provider import Stream
 from .interrupts import deferred
+from .parsing.router import Router
 from .reply import Fold, Reply
-from .router import Router
 
 
 class Source(Protocol):

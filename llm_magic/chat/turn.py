@@ -27,8 +27,8 @@ from ..events import (
 )
 from ..provider import Stream
 from .reply import Fold, Reply
-from .toolrun import Approve, Halt, run_call
-from .tools import Tool
+from .tools.definition import Tool
+from .tools.execution import Approve, Halt, run_call
 
 
 class Replying(Stream, Protocol):

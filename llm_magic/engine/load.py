@@ -20,8 +20,8 @@ from .forward import Forward
 from .gate import Gate
 from .gguf import GGUF, open_gguf
 from .quants import check_supported
-from .scheduler import Model, Scheduler
-from .tokenizer import Tokenizer, build_tokenizer
+from .serving.scheduler import Model, Scheduler
+from .tokenizer.tokenizer import Tokenizer, build_tokenizer
 
 PORTABLE = "portable"
 
@@ -173,7 +173,7 @@ class Engine:
                     gguf, config, n_ctx, self.options.n_slots, _at_most_all(self.options.threads),
                     on_progress=self._say, target=wanted or None,
                 )  # fmt: skip
-        from .model import Portable
+        from .portable.forward import Portable
 
         # It builds and captures graphs, the kernels do not: only this waits for the running cell.
         if self.gate.closed:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from llm_magic.chat.scripted import Scripted
 from llm_magic.llm import LLM
-from llm_magic.ui.explore import Explorer
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.widgets.explorer.widget import Explorer
 
 from . import axe
 from .harness import Jupyter, Notebook

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from llm_magic.chat.reply import Reply
 from llm_magic.events import Token, ToolCall, ToolRecord, Top, Usage
-from llm_magic.ui import bundles
+from llm_magic.ui.views import mime
 
 from . import axe, pagetasks
 from .harness import Jupyter, Notebook
@@ -81,9 +81,9 @@ def test_nothing_hostile_runs_trusted_or_not(
     app: str, browser: Browser, dialogs: list[str], request: pytest.FixtureRequest
 ) -> None:
     server: Jupyter = request.getfixturevalue(app)
-    look = bundles.Look(show=bundles.SECTIONS | {"surprises"})
+    look = mime.Look(show=mime.SECTIONS | {"surprises"})
     saved = hostile().to_dict()
-    data = bundles.bundle(hostile(), look)
+    data = mime.bundle(hostile(), look)
     foreign = nbformat.v4.new_code_cell(
         "x", outputs=[nbformat.v4.new_output("display_data", data=data)]
     )
@@ -199,7 +199,7 @@ def test_an_untrusted_notebook_keeps_colours_and_marks(
 ) -> None:
     run = tuple(Token(i, f" w{i}".encode(), -1.3 * i, 1 + i, ()) for i in range(5))
     reply = Reply(" w0 w1 w2 w3 w4", tokens=run, kinds=("answer",) * 5, model="m")
-    data = bundles.bundle(reply, bundles.Look(format="text", heat=True))
+    data = mime.bundle(reply, mime.Look(format="text", heat=True))
     cell = nbformat.v4.new_code_cell(
         "x", outputs=[nbformat.v4.new_output("display_data", data=data)]
     )
@@ -283,7 +283,7 @@ def test_a_table_scrolls_in_its_own_box_on_a_narrow_page(lab: Jupyter, browser: 
 
 def test_static_files_hold_what_the_page_shows(tmp_path: Path) -> None:
     """Every form in the bundle is plain JSON: a notebook file can hold it."""
-    data = bundles.bundle(hostile(), bundles.Look())
+    data = mime.bundle(hostile(), mime.Look())
     book = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_code_cell(
@@ -293,4 +293,4 @@ def test_static_files_hold_what_the_page_shows(tmp_path: Path) -> None:
     )
     nbformat.write(book, tmp_path / "x.ipynb")
     again = nbformat.read(tmp_path / "x.ipynb", as_version=4)
-    assert bundles.from_output(again.cells[0].outputs[0].data).trace == hostile().trace
+    assert mime.from_output(again.cells[0].outputs[0].data).trace == hostile().trace

@@ -16,10 +16,10 @@ from fakes import greedy, job
 from toy import toy_gguf
 
 import llm_magic
-from llm_magic.engine import scheduler as scheduler_module
-from llm_magic.engine import turns
-from llm_magic.engine.generation import Channel
-from llm_magic.engine.scheduler import (
+from llm_magic.engine.serving import scheduler as scheduler_module
+from llm_magic.engine.serving import switch_interval
+from llm_magic.engine.serving.generation import Channel
+from llm_magic.engine.serving.scheduler import (
     ALONE,
     FIRST_CHUNK,
     HOLD_SECONDS,
@@ -640,10 +640,12 @@ def test_turns_are_short_while_tokens_are_made_and_as_before_when_idle(start, in
     second = other.submit(job([3, 4], n=10))
     for _ in zip(first, second, strict=False):
         seen.append(sys.getswitchinterval())
-    assert turns.SECONDS in [round(s, 6) for s in seen]
+    assert switch_interval.SECONDS in [round(s, 6) for s in seen]
     list(second)
     until(lambda: other.running == 0)
-    assert turns.SECONDS in [round(sys.getswitchinterval(), 6) for _ in first]  # one still works
+    assert switch_interval.SECONDS in [
+        round(sys.getswitchinterval(), 6) for _ in first
+    ]  # one still works
     until(lambda: sys.getswitchinterval() == 0.005)
     unread = one.submit(job([3, 4], n=60))
     until(lambda: unread._channel.ahead)
@@ -654,7 +656,7 @@ def test_turns_are_short_while_tokens_are_made_and_as_before_when_idle(start, in
 def test_turns_that_somebody_has_set_meanwhile_stay(start, interval):
     scheduler, _ = start(delay=0.002)
     stream = scheduler.submit(job([3, 4], n=20))
-    until(lambda: round(sys.getswitchinterval(), 6) == turns.SECONDS)
+    until(lambda: round(sys.getswitchinterval(), 6) == switch_interval.SECONDS)
     sys.setswitchinterval(0.003)
     list(stream)
     until(lambda: scheduler.running == 0)
@@ -667,7 +669,7 @@ def test_turns_that_somebody_has_set_meanwhile_stay(start, interval):
 def test_an_engine_that_is_closed_at_work_gives_its_turns_back(start, interval):
     scheduler, _ = start(delay=0.005)
     stream = scheduler.submit(job([3, 4], n=60))
-    until(lambda: round(sys.getswitchinterval(), 6) == turns.SECONDS)
+    until(lambda: round(sys.getswitchinterval(), 6) == switch_interval.SECONDS)
     scheduler.close()
     assert sys.getswitchinterval() == 0.005
     with pytest.raises(NotLoadedError):

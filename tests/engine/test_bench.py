@@ -8,7 +8,7 @@ from toy import toy_gguf
 from llm_magic.bench import measure, random_model
 from llm_magic.bench.measure import Task
 from llm_magic.bench.report import OURS
-from llm_magic.engine.bandwidth import read_bandwidth
+from llm_magic.engine.kernels.bandwidth import read_bandwidth
 
 
 def test_bandwidth_is_that_of_a_memory():

@@ -8,11 +8,11 @@ import pytest
 from toy import toy_gguf
 
 import llm_magic
-from llm_magic.engine import scheduler as scheduler_module
-from llm_magic.engine.generation import RUN_AHEAD
-from llm_magic.engine.scheduler import MOST_GUESSED, Job
+from llm_magic.engine.serving import scheduler as scheduler_module
+from llm_magic.engine.serving.generation import RUN_AHEAD
+from llm_magic.engine.serving.scheduler import MOST_GUESSED, Job
 from llm_magic.events import Finish, Sampling, Token
-from llm_magic.ui.throughput import details
+from llm_magic.ui.views.throughput import details
 
 REPEATS = "one two three four five six seven one two three four five six seven one two three"
 

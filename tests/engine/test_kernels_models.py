@@ -11,7 +11,7 @@ from llm_magic.engine import device
 from llm_magic.engine.arch import read_config
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.engine.kernels.targets import usable
-from llm_magic.engine.model import Portable
+from llm_magic.engine.portable.forward import Portable
 
 VARIANTS = [t.name for t in usable(device.cpu_features())]
 MEAN, TOP20 = 0.005, 0.01  # nats, of the distribution after a text

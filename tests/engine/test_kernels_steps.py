@@ -8,11 +8,12 @@ import pytest
 from kernels_oracle import evaluate, i32, kernel_forward
 from toy import toy_gguf
 
-from llm_magic.engine import device, scheduler
+from llm_magic.engine import device
 from llm_magic.engine.kernels import forward as kernels
 from llm_magic.engine.kernels.targets import usable
+from llm_magic.engine.serving import scheduler
 from llm_magic.errors import EngineError
-from llm_magic.local import Local
+from llm_magic.providers.local import Local
 
 VARIANTS = [t.name for t in usable(device.cpu_features())]
 IDS = np.random.default_rng(5).integers(3, 250, 61).astype(np.int32)

@@ -20,7 +20,7 @@ import llm_magic
 from llm_magic import errors
 from llm_magic.engine import load as engine_load
 from llm_magic.engine.kernels.team import processors
-from llm_magic.engine.tokenizer import build_tokenizer
+from llm_magic.engine.tokenizer.tokenizer import build_tokenizer
 from llm_magic.events import Delta, Finish, Message, Prefill
 from llm_magic.hub import hub
 

@@ -18,7 +18,7 @@ from llm_magic.engine import arch, device
 from llm_magic.engine.arch import Architecture, read_config
 from llm_magic.engine.gate import Gate
 from llm_magic.engine.gguf import open_gguf
-from llm_magic.engine.model import CHUNK, MAX_ROWS, Portable
+from llm_magic.engine.portable.forward import CHUNK, MAX_ROWS, Portable
 from llm_magic.errors import UnsupportedModelError
 
 CLOSE = 1e-4

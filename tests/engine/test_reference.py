@@ -10,7 +10,7 @@ import pytest
 from llm_magic.engine import device
 from llm_magic.engine.arch import read_config
 from llm_magic.engine.gguf import open_gguf
-from llm_magic.engine.model import Portable
+from llm_magic.engine.portable.forward import Portable
 
 MEAN, MOST = 1e-4, 5e-4
 

@@ -14,10 +14,10 @@ from conftest import missing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llm_magic.engine import spm
 from llm_magic.engine.gguf import open_gguf
-from llm_magic.engine.tokenizer import Tokenizer, build_tokenizer
-from llm_magic.engine.vocabulary import Kind
+from llm_magic.engine.tokenizer import sentencepiece
+from llm_magic.engine.tokenizer.tokenizer import Tokenizer, build_tokenizer
+from llm_magic.engine.tokenizer.vocabulary import Kind
 
 DATA = Path(__file__).parent.parent / "data" / "tokenizer"
 
@@ -141,7 +141,9 @@ def test_every_token_is_found_again(real: Real) -> None:
 
 
 def test_cached_tokenizer_gives_the_same_ids(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spm, "_last_cuts", lambda *_: pytest.fail("the cache was not used"))
+    monkeypatch.setattr(
+        sentencepiece, "_last_cuts", lambda *_: pytest.fail("the cache was not used")
+    )
     again = build_tokenizer(open_gguf(real.path).metadata, real.cache)
     for case in real.stored["cases"]:
         assert again.encode(case["text"], special=False) == case["plain"]

@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 from llm_magic.chat.reply import Reply
-from llm_magic.ui.views import VENDOR
+from llm_magic.ui.reply_methods import VENDOR
 
 from .harness import Kernel, Message, Run, kernel
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from llm_magic.chat.scripted import Scripted
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui import extension
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.magics import extension
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from llm_magic.bench.report import OURS, Report, Result
 from llm_magic.errors import LLMError
-from llm_magic.ui import benchview, throughput
+from llm_magic.ui.magics import bench_command
+from llm_magic.ui.views import throughput
 
 RESULTS = (
     Result("prefill 512", OURS, "tok/s", (1500.0, 1400.0)),
@@ -25,7 +26,7 @@ def report():
 
 
 def test_the_view_has_a_table_and_text_and_what_peers_are_called_is_only_text(report):
-    data = benchview.BenchView(report)._repr_mimebundle_()
+    data = bench_command.BenchView(report)._repr_mimebundle_()
     assert "<td>prefill 512</td>" in data["text/html"]
     assert "peer &lt;b&gt;" in data["text/html"]
     assert "<b>" not in data["text/html"]
@@ -38,7 +39,7 @@ def test_the_plot_draws_a_bar_per_number_into_the_axes_that_are_given(report, da
     from matplotlib.figure import Figure
 
     ax = Figure().add_subplot()
-    assert benchview.plot(report, ax, dark) is ax
+    assert bench_command.plot(report, ax, dark) is ax
     widths = [[bar.get_width() for bar in bars] for bars in ax.containers]
     assert widths == [[1500.0, 8.0], [300.0]]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["prefill 512", "decode at 0"]
@@ -48,17 +49,17 @@ def test_the_plot_draws_a_bar_per_number_into_the_axes_that_are_given(report, da
 def test_without_axes_there_is_a_figure_of_its_own_in_the_colours_of_the_page(report):
     colors = {}
     for dark in (False, True):
-        ax = benchview.BenchView(report).plot(dark=dark)
+        ax = bench_command.BenchView(report).plot(dark=dark)
         colors[dark] = ax.get_figure().get_facecolor()
         assert throughput.png(ax).startswith(b"\x89PNG")
     assert sum(colors[True][:3]) < 0.5 < sum(colors[False][:3])
-    few = benchview.plot(report, tasks=["decode at 0"]).get_figure().get_size_inches()[1]
-    assert benchview.plot(report).get_figure().get_size_inches()[1] > few
+    few = bench_command.plot(report, tasks=["decode at 0"]).get_figure().get_size_inches()[1]
+    assert bench_command.plot(report).get_figure().get_size_inches()[1] > few
     assert "matplotlib.pyplot" not in sys.modules
 
 
 def test_seconds_and_megabytes_have_plots_of_their_own(report):
-    ax = benchview.plot(report, unit="s")
+    ax = bench_command.plot(report, unit="s")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["load in a fresh process"]
     assert ax.get_xlabel() == "seconds"
 
@@ -90,7 +91,7 @@ class Screen:
 @pytest.fixture
 def screen(monkeypatch):
     made = Screen()
-    monkeypatch.setattr(benchview.live, "screen", lambda *arguments: made)
+    monkeypatch.setattr(bench_command.live, "screen", lambda *arguments: made)
     return made
 
 
@@ -103,7 +104,7 @@ def test_the_command_measures_says_what_and_returns_the_view(report, screen, mon
         return report
 
     monkeypatch.setattr("llm_magic.bench.command.measure", measure)
-    view = benchview.command(Notebook(), "gemma3-270m --quick --peer none --threads 2")
+    view = bench_command.command(Notebook(), "gemma3-270m --quick --peer none --threads 2")
     assert view.report is report
     assert screen.lines == ["decode at 0"]
     assert screen.end == "measured 4 numbers"
@@ -121,7 +122,7 @@ def test_a_failure_closes_the_screen_and_a_wrong_option_is_named(screen, monkeyp
 
     monkeypatch.setattr("llm_magic.bench.command.measure", measure)
     with pytest.raises(LLMError, match="no such model"):
-        benchview.command(Notebook(), "")
+        bench_command.command(Notebook(), "")
     assert screen.end == "nothing was measured"
     with pytest.raises(UsageError, match="--quick"):
-        benchview.command(Notebook(), "--quik")
+        bench_command.command(Notebook(), "--quik")

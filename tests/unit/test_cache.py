@@ -1,6 +1,6 @@
 """Which slot a request gets, and how much of it is kept."""
 
-from llm_magic.engine.cache import Slots
+from llm_magic.engine.serving.slots import Slots
 from llm_magic.prefix import common_prefix
 
 

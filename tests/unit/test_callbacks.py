@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from llm_magic.chat.scripted import Scripted
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.chat.parsing.syntax import SYNTAXES
 from llm_magic.errors import RequestError
 from llm_magic.events import CallDelta, Choices, Delta, Grammar, Regex, Schema, Token, ToolSpec
 from llm_magic.llm import LLM, Control
+from llm_magic.providers.scripted import Scripted
 
 
 def scripted(*answers, **options) -> LLM:

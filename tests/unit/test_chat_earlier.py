@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from llm_magic.chat.reply import Reply
-from llm_magic.ui import earlier, transcript
-from llm_magic.ui.earlier import Earlier, choose, find, notebook
-from llm_magic.ui.turns import Turns, plain
+from llm_magic.ui.widgets.chat import resume, transcript
+from llm_magic.ui.widgets.chat.resume import Earlier, choose, find, notebook
+from llm_magic.ui.widgets.chat.thread import Turns, plain
 
 from .test_chat_widget import Page, chat, say, until
 
@@ -64,7 +64,7 @@ def test_a_huge_notebook_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "n.ipynb"
     path.write_text(json.dumps(book(cell("a", "chat", talk("hi")))))
     assert notebook({"JPY_SESSION_NAME": str(path)}, {}) == path
-    monkeypatch.setattr(earlier, "MAX_FILE", path.stat().st_size - 1)
+    monkeypatch.setattr(resume, "MAX_FILE", path.stat().st_size - 1)
     assert notebook({"JPY_SESSION_NAME": str(path)}, {}) is None
 
 
@@ -129,7 +129,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes) -
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     parent = {"metadata": {"cellId": "a"}, "content": {"code": "chat"}}
     shell = SimpleNamespace(user_ns={}, get_parent=lambda: parent)
-    monkeypatch.setattr(earlier, "get_ipython", lambda: shell)
+    monkeypatch.setattr(resume, "get_ipython", lambda: shell)
     monkeypatch.setenv("JPY_SESSION_NAME", str(path))
     return path
 
@@ -139,7 +139,7 @@ def test_it_is_found_from_inside_the_kernel(
 ) -> None:
     kernel(tmp_path, monkeypatch, json.dumps(book(cell("a", "chat", talk("hello")))))
     assert said(find(None, 0)) == "hello"
-    monkeypatch.setattr(earlier, "get_ipython", lambda: None)
+    monkeypatch.setattr(resume, "get_ipython", lambda: None)
     assert find(None, 0) is None
 
 
@@ -446,10 +446,10 @@ def test_what_was_said_since_is_not_lost_when_a_second_view_undoes() -> None:
 
 
 def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llm_magic.ui import chat as module
+    from llm_magic.ui.widgets.chat import widget as module
 
     asked: list[tuple[str | None, int]] = []
-    monkeypatch.setattr(earlier, "find", lambda name, nth: asked.append((name, nth)))
+    monkeypatch.setattr(resume, "find", lambda name, nth: asked.append((name, nth)))
     monkeypatch.setattr(module, "display", lambda *_, **__: None)
     cells = iter(["one"] * 5 + ["two"] * 2)
     monkeypatch.setattr(module.widget, "running_cell", lambda: {"msg_id": next(cells)})
@@ -464,7 +464,7 @@ def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_offered_conversation_stays_in_the_transcript() -> None:
-    from llm_magic.ui.chat import Chat
+    from llm_magic.ui.widgets.chat.widget import Chat
 
     chat = Chat("m")
     found = Earlier.read({**talk("hello"), "model": "old", "settings": {"top_k": 3}}, plain)

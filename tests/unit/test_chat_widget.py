@@ -13,17 +13,20 @@ from typing import Any
 
 import pytest
 
+from llm_magic import branching
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
 from llm_magic.events import Message, Progress, Token, Top
 from llm_magic.llm import LLM
-from llm_magic.ui import branches, logprobs, settings, transcript
-from llm_magic.ui.ledger import Ledger
-from llm_magic.ui.pump import Pump
-from llm_magic.ui.tail import Tail
-from llm_magic.ui.turns import Turns, plain, token_rows
-from llm_magic.ui.widget import Kept
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.views import logprobs
+from llm_magic.ui.views.ledger import Ledger
+from llm_magic.ui.widgets.chat import transcript
+from llm_magic.ui.widgets.chat.controller import Pump
+from llm_magic.ui.widgets.chat.markdown_diff import Tail
+from llm_magic.ui.widgets.chat.thread import Turns, plain, token_rows
+from llm_magic.ui.widgets.shared import settings
+from llm_magic.ui.widgets.shared.jupyter import Kept
 
 
 class Port:
@@ -52,7 +55,7 @@ class Port:
         return start
 
     def fork(self, reply: Reply, given: tuple[Token, ...]) -> Any:
-        return lambda progress: branches.stream(self.llm, reply, given)
+        return lambda progress: branching.stream(self.llm, reply, given)
 
     def set(self, name: str, value: Any) -> None:
         self.values[name] = value
@@ -618,7 +621,7 @@ def test_answers_of_a_chat_are_in_the_ledger() -> None:
 
 @pytest.mark.parametrize("model", ["/home/ann/models/big.gguf", "http://h/big.gguf?token=s3cret"])
 def test_no_folder_and_no_key_is_saved(model: str) -> None:
-    from llm_magic.ui.chat import Chat
+    from llm_magic.ui.widgets.chat.widget import Chat
 
     chat = Chat(model)
     assert chat.model == "big"
@@ -670,7 +673,7 @@ def test_the_transcript_renders_in_nbconvert_html() -> None:
 
 
 def test_the_page_is_one_module_without_imports() -> None:
-    from llm_magic.ui.chat import Chat
+    from llm_magic.ui.widgets.chat.widget import Chat
 
     source = Chat._esm
     assert not re.search(r"^(import|export (?!default))", source, re.MULTILINE)

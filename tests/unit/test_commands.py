@@ -14,23 +14,16 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
+from llm_magic import branching
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import NotLoadedError, RequestError
 from llm_magic.events import Message, Part, Piece, Token, ToolCall, ToolRecord, ToolSpec, Top, Usage
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui import (
-    branches,
-    bundles,
-    compare,
-    extension,
-    facts,
-    throughput,
-    tokens,
-    tooltrace,
-    views,
-)  # fmt: skip
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui import reply_methods  # fmt: skip
+from llm_magic.ui.magics import extension
+from llm_magic.ui.views import compare, mime, summary, throughput, tokens, tooltrace
 
 from .test_html import XSS, audit, shown
 from .test_magics import cell, command
@@ -179,41 +172,41 @@ def test_branch_goes_on_from_another_token(shell: InteractiveShell, script: Scor
     assert data["text/plain"] == branch.text
     assert f"branch at token 2: {tokens.alone(other.bytes)}" in text
     # It is all in the saved form.
-    again = views.from_output(json.loads(json.dumps(data)))
+    again = reply_methods.from_output(json.loads(json.dumps(data)))
     assert again.branches[0][1].text == branch.text
 
 
 def test_a_branch_from_code(script: Scoring) -> None:
     reply = LLM(script).complete("Hi", logprobs=3, temperature=0.0)
-    kept = views.branch(reply, 1, 2, max_tokens=3)
+    kept = reply_methods.branch(reply, 1, 2, max_tokens=3)
     ((at, branch),) = kept.branches
     assert at == 1
     assert branch.tokens[1].id == reply.tokens[1].top[1].id
     assert len(branch.tokens) == 5
     assert script.requests[-1].sampling.temperature == 0.0
-    assert [b for b, _ in views.branch(kept, -1).branches] == [1, len(reply.tokens) - 1]
+    assert [b for b, _ in reply_methods.branch(kept, -1).branches] == [1, len(reply.tokens) - 1]
     with pytest.raises(NotLoadedError):
-        views.branch(replace(reply, model="gone"), 1)
+        reply_methods.branch(replace(reply, model="gone"), 1)
 
 
 def test_a_choice_is_a_rank_a_text_or_the_next_best() -> None:
     top = (Top(1, b" a", -0.1), Top(2, b" b", -1.0), Top(3, b"c", -2.0))
     reply = Reply(" a", tokens=(Token(1, b" a", -0.1, 1, top),))
-    assert branches.choice(reply, 0, None).id == 2
-    assert branches.choice(reply, -1, 3).id == 3
-    assert branches.choice(reply, 0, "b").id == 2
-    assert branches.choice(reply, 0, " b").rank == 2
+    assert branching.choice(reply, 0, None).id == 2
+    assert branching.choice(reply, -1, 3).id == 3
+    assert branching.choice(reply, 0, "b").id == 2
+    assert branching.choice(reply, 0, " b").rank == 2
     for place, alternative in ((0, "x"), (0, 9), (1, None)):
         with pytest.raises(RequestError):
-            branches.choice(reply, place, alternative)
+            branching.choice(reply, place, alternative)
     with pytest.raises(RequestError, match="--logprobs"):
-        branches.choice(Reply("a", tokens=(Token(1, b"a", -1.0, 1),)), 0, None)
+        branching.choice(Reply("a", tokens=(Token(1, b"a", -1.0, 1),)), 0, None)
 
 
 def test_no_more_of_a_prompt_is_said_to_be_cached_than_there_is() -> None:
     """The engine counts what a branch was given as its prompt, and finds it in the cache."""
     branch = reply_of(usage=Usage(4, 7, 36), finish_reason="length")
-    assert "4 prompt tokens (4 cached + 0 new)" in facts.numbers(branch)
+    assert "4 prompt tokens (4 cached + 0 new)" in summary.numbers(branch)
     assert ("of them cached", "4") in throughput.details(branch)
     assert ("end", "cut off at the token limit") in throughput.details(branch)
     row = throughput.rows([throughput.entry(branch, 1)])[0]
@@ -222,7 +215,7 @@ def test_no_more_of_a_prompt_is_said_to_be_cached_than_there_is() -> None:
 
 def test_a_branch_without_its_prompt_is_an_error(script: Scoring) -> None:
     with pytest.raises(RequestError, match="prompt"):
-        branches.stream(LLM(script), Reply("a"), ())
+        branching.stream(LLM(script), Reply("a"), ())
 
 
 def test_branch_without_a_reply_is_a_usage_error(shell: InteractiveShell, script: Scoring) -> None:
@@ -345,9 +338,9 @@ def test_the_prompt_view_knows_turns() -> None:
     assert audit(page) == []
     assert "20 cached + 10 new" in shown(page)
     assert tokens.turns("no markers") == [("", "no markers")]
-    view = views.prompt_view(Reply("x", prompt=text, usage=Usage(30, 20, 1)))
+    view = reply_methods.prompt_view(Reply("x", prompt=text, usage=Usage(30, 20, 1)))
     assert "Be brief." in shown(view._repr_mimebundle_()["text/html"])
-    assert repr(views.prompt_view(Reply("x"))) == "the prompt was not saved"
+    assert repr(reply_methods.prompt_view(Reply("x"))) == "the prompt was not saved"
 
 
 def test_the_prompt_view_shows_messages_tools_and_what_the_template_made_of_them() -> None:
@@ -360,7 +353,7 @@ def test_the_prompt_view_shows_messages_tools_and_what_the_template_made_of_them
     )
     tools = (ToolSpec("look", f"Look at {evil}", {"type": "object", "properties": {}}),)
     reply = Reply("x", prompt="<|im_start|>user\nHi", messages=messages, tools=tools)
-    page = views.prompt_view(reply)._repr_mimebundle_()["text/html"]
+    page = reply_methods.prompt_view(reply)._repr_mimebundle_()["text/html"]
     assert audit(page) == []
     text = shown(page)
     for words in ("system", "user · Ann", f"What is {evil}?", "image_url", "reasoning Hm.",
@@ -371,9 +364,11 @@ def test_the_prompt_view_shows_messages_tools_and_what_the_template_made_of_them
     for look in ("#8250df", "#0969da", "#bf5b00"):
         assert f"border-left:3px solid {look}" in page
     # Without a template the messages are still there; of a saved reply there is the text alone.
-    assert "What is" in shown(views.prompt_view(replace(reply, prompt=None)).html)
-    assert repr(views.prompt_view(replace(reply, prompt=None))).startswith("system: Be brief.")
-    assert "offered" not in views.prompt_view(Reply.from_dict(reply.to_dict())).html
+    assert "What is" in shown(reply_methods.prompt_view(replace(reply, prompt=None)).html)
+    assert repr(reply_methods.prompt_view(replace(reply, prompt=None))).startswith(
+        "system: Be brief."
+    )
+    assert "offered" not in reply_methods.prompt_view(Reply.from_dict(reply.to_dict())).html
 
 
 def test_a_reply_knows_what_was_asked(shell: InteractiveShell, script: Scoring) -> None:
@@ -450,11 +445,11 @@ def test_plot_takes_and_returns_axes_without_pyplot() -> None:
     assert axes.get_ylabel() == "tokens a second"
     image = axes._repr_png_()
     assert image.startswith(b"\x89PNG")
-    again = views.plot(reply_of(), ax=axes)
+    again = reply_methods.plot(reply_of(), ax=axes)
     assert again is axes
     dark = reply_of().plot(dark=True)
     assert dark.figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
-    assert views.plot(Reply("")).lines  # an empty reply is an empty plot
+    assert reply_methods.plot(Reply("")).lines  # an empty reply is an empty plot
     code = (
         "import sys; from llm_magic.chat.reply import Reply; Reply('x').plot()._repr_png_();"
         "print('matplotlib.pyplot' in sys.modules)"
@@ -481,7 +476,7 @@ def test_alternatives_of_a_token() -> None:
 
 
 def test_entropy_is_a_lower_bound_in_bits() -> None:
-    from llm_magic.ui.logprobs import entropy
+    from llm_magic.ui.views.logprobs import entropy
 
     half = math.log(0.5)
     even = Token(1, b"a", half, 1, (Top(1, b"a", half), Top(2, b"b", half)))
@@ -551,9 +546,11 @@ def test_a_trace_tells_the_wait_for_a_person_from_the_run() -> None:
 
 
 def test_a_trace_is_part_of_the_cell() -> None:
-    page = views.bundle(Reply("x", trace=TRACE), views.Look())["text/html"]
+    page = reply_methods.bundle(Reply("x", trace=TRACE), reply_methods.Look())["text/html"]
     assert "3 tool calls" in shown(page)
-    steady = views.bundle(Reply("x", trace=TRACE), views.Look(docs=True))["text/html"]
+    steady = reply_methods.bundle(Reply("x", trace=TRACE), reply_methods.Look(docs=True))[
+        "text/html"
+    ]
     assert "120 ms" not in shown(steady)
 
 
@@ -567,8 +564,8 @@ def test_nothing_of_the_corpus_survives_in_traces_branches_and_prompts(evil: str
         evil, reasoning=evil, tokens=(token,), model=evil, prompt=evil, trace=(record,),
         branches=((0, branch),),
     )  # fmt: skip
-    look = views.Look(show=bundles.SECTIONS | {"surprises"})
-    assert audit(views.bundle(reply, look)["text/html"]) == []
+    look = reply_methods.Look(show=mime.SECTIONS | {"surprises"})
+    assert audit(reply_methods.bundle(reply, look)["text/html"]) == []
     for view in (reply.alternatives(0), reply.trace(), reply.prompt_view()):
         assert audit(view._repr_mimebundle_()["text/html"]) == []
     assert audit(compare.fragment([reply, branch], [evil, evil])) == []
@@ -577,8 +574,8 @@ def test_nothing_of_the_corpus_survives_in_traces_branches_and_prompts(evil: str
     entry = throughput.Entry(1, evil, 1, 1, 1, 1.0, 1.0, 1.0, evil)
     assert audit(throughput.ledger([entry])) == []
     # And from a foreign notebook's JSON.
-    again = views.from_output(json.loads(json.dumps(views.bundle(reply, look))))
-    assert audit(views.bundle(again, look)["text/html"]) == []
+    again = reply_methods.from_output(json.loads(json.dumps(reply_methods.bundle(reply, look))))
+    assert audit(reply_methods.bundle(again, look)["text/html"]) == []
 
 
 def test_long_results_are_cut() -> None:

@@ -9,13 +9,13 @@ import pytest
 import schemas
 from schemas import CONTROLS, END, REFUSED, TOKENS, allowed, constrainer, walk
 
-from llm_magic.chat.constrain import Constrainer
-from llm_magic.chat.guides import Late, Vocabulary
-from llm_magic.chat.narrow import narrowed
-from llm_magic.chat.router import parse as parse_calls
+from llm_magic.chat.constraints.compiler import Constrainer
+from llm_magic.chat.constraints.guides import Late, Vocabulary
+from llm_magic.chat.constraints.narrow import narrowed
+from llm_magic.chat.parsing.router import parse as parse_calls
+from llm_magic.chat.parsing.syntax import REASONING, SYNTAXES
 from llm_magic.chat.schema import as_schema
-from llm_magic.chat.syntax import REASONING, SYNTAXES
-from llm_magic.chat.tools import as_tool
+from llm_magic.chat.tools.definition import as_tool
 from llm_magic.errors import EngineError, SchemaError
 from llm_magic.events import Choices, Grammar, Regex, Schema, ToolCall
 

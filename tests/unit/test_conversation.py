@@ -9,9 +9,8 @@ import pytest
 
 import llm_magic
 from llm_magic.chat.conversation import Conversation, Conversations
-from llm_magic.chat.history import exchanges, shortened
-from llm_magic.chat.scripted import Scripted
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.chat.exchanges import exchanges, shortened
+from llm_magic.chat.parsing.syntax import SYNTAXES
 from llm_magic.errors import EngineError, Interrupted, RequestError
 from llm_magic.events import (
     CallDelta,
@@ -26,6 +25,7 @@ from llm_magic.events import (
     as_messages,
 )
 from llm_magic.llm import LLM
+from llm_magic.providers.scripted import Scripted
 
 HERMES = SYNTAXES["hermes"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_magic.engine.drafts import Costs, Draft, Drafts, share
+from llm_magic.engine.serving.speculation import Costs, Draft, Drafts, share
 
 
 def test_a_guess_is_what_followed_the_same_pair():

@@ -13,15 +13,25 @@ from typing import Any
 import pytest
 
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import EngineError
 from llm_magic.events import Token, Top
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui import bundles, tree, widget
-from llm_magic.ui.explore import Explorer
-from llm_magic.ui.loop import INTERVAL
-from llm_magic.ui.tree import FORBIDDEN, FORCED, NAMELESS, OPEN, TAKEN, TRIMMED, Tree
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.views import mime
+from llm_magic.ui.widgets.explorer import tree
+from llm_magic.ui.widgets.explorer.tree import (
+    FORBIDDEN,
+    FORCED,
+    NAMELESS,
+    OPEN,
+    TAKEN,
+    TRIMMED,
+    Tree,
+)
+from llm_magic.ui.widgets.explorer.widget import Explorer
+from llm_magic.ui.widgets.shared import jupyter
+from llm_magic.ui.widgets.shared.worker import INTERVAL
 
 UI = Path(tree.__file__).parent
 HEAD = ["The", " quick", " fox", ".\n", "It", " jumps"]
@@ -189,7 +199,7 @@ def test_positions_of_a_foreign_notebook_are_kept_in_bounds() -> None:
     assert [node.at for node in found.nodes] == [0, 0, 6]
     assert len(found.saved()) == 3
     for at in (-3, -99, 999):
-        page = bundles.bundle(replace(reply, branches=((at, reply),)), bundles.Look())["text/html"]
+        page = mime.bundle(replace(reply, branches=((at, reply),)), mime.Look())["text/html"]
         assert "1 branch" in page
 
 
@@ -265,8 +275,8 @@ def test_a_branch_of_a_branch_sends_only_its_own_tokens() -> None:
     inner = explorer.reply.branches[0][1].branches[0]
     assert inner[0] == 4
     # All of it survives the notebook file.
-    saved = json.loads(json.dumps(bundles.saved(explorer.reply, bundles.Look())))
-    again = bundles.from_output(saved)
+    saved = json.loads(json.dumps(mime.saved(explorer.reply, mime.Look())))
+    again = mime.from_output(saved)
     assert [n.at for n in Tree(again).nodes] == [0, 1, 4]
 
 
@@ -428,7 +438,7 @@ def test_names_that_hold_the_reply_hold_the_one_with_branches(monkeypatch: Any) 
     reply, other = made(llm), made(llm)
     assert reply == other
     shell = Shell(_llm=reply, r=reply, same_text=other)
-    monkeypatch.setattr(widget, "get_ipython", lambda: shell)
+    monkeypatch.setattr(jupyter, "get_ipython", lambda: shell)
     explorer = Explorer(reply, llm)
     for n in (1, 2):
         explorer.branch(n)
@@ -449,7 +459,7 @@ def test_the_static_form_has_every_branch() -> None:
     data = explorer._static()
     assert ">1 branch</summary>" in data["text/html"]
     assert "w11" in data["text/html"]
-    assert len(bundles.from_output(data).branches) == 1
+    assert len(mime.from_output(data).branches) == 1
     assert "application/vnd.jupyter.widget-view+json" not in data
 
 
@@ -528,6 +538,6 @@ def test_many_branches_stand_below_each_other_in_the_static_form() -> None:
     assert "3 branches" in page
     own = explorer.reply.branches[0][1]
     inner = own.branches[0][1]
-    title = bundles.branch_title(1, own)
-    assert f"{bundles.branch_title(4, inner)} of {title}" in page
+    title = mime.branch_title(1, own)
+    assert f"{mime.branch_title(4, inner)} of {title}" in page
     assert page.count("w11") >= 3

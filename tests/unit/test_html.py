@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from llm_magic.ui import html
+from llm_magic.ui.views import html
 
 XSS = (
     "<script>alert(1)</script>",

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from llm_magic.chat.interrupts import deferred, immediate
-from llm_magic.chat.toolrun import run_call
-from llm_magic.chat.tools import tool
+from llm_magic.chat.tools.definition import tool
+from llm_magic.chat.tools.execution import run_call
 from llm_magic.events import ToolCall
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import EngineError, Interrupted
 from llm_magic.events import (
     CallDelta,
@@ -26,11 +25,14 @@ from llm_magic.events import (
     Top,
 )
 from llm_magic.llm import LLM
-from llm_magic.ui import live, progress, views
-from llm_magic.ui.pace import Pace
-from llm_magic.ui.progress import work
-from llm_magic.ui.running import Running
-from llm_magic.ui.views import VENDOR, Look
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui import reply_methods
+from llm_magic.ui.magics import screens
+from llm_magic.ui.magics.pace import Pace
+from llm_magic.ui.magics.stream_state import Running
+from llm_magic.ui.reply_methods import VENDOR, Look
+from llm_magic.ui.views import progress
+from llm_magic.ui.views.progress import work
 
 from .test_html import shown
 
@@ -64,10 +66,10 @@ def play(answer: Any, **options: Any) -> tuple[Wire, list[Reply], Any]:
     scripted = Scripted(lambda _: answer, delay=options.pop("delay", 0.0))
     wire, kept, error = Wire(), [], None
     limit = options.get("max_tokens", 256)
-    screen = live.CellScreen(wire, Look(), "scripted", tokens=limit)
+    screen = screens.CellScreen(wire, Look(), "scripted", tokens=limit)
     options.setdefault("max_tokens", limit)
     try:
-        live.follow(LLM(scripted).stream("Hi there", **options), screen, kept.append)
+        screens.follow(LLM(scripted).stream("Hi there", **options), screen, kept.append)
     except (EngineError, KeyboardInterrupt) as e:
         error = e
     return wire, kept, error
@@ -163,9 +165,9 @@ def test_work_without_text_is_said_in_words(event: Any, words: str, share: float
 
 
 def test_progress_is_shown_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PATIENCE", 0.0)
+    monkeypatch.setattr(screens, "PATIENCE", 0.0)
     wire = Wire()
-    screen = live.CellScreen(wire, Look(), "m", tokens=16)
+    screen = screens.CellScreen(wire, Look(), "m", tokens=16)
     screen.event(Progress("load", 1_000_000, 2_000_000))
     assert "loading: 1 MB of 2 MB" in wire.final["text/html"]
     assert re.search('<progress max="100" value="50" aria-label="loading: 1 MB of 2 MB"',
@@ -188,26 +190,26 @@ def test_work_without_a_known_end_has_a_bar_that_moves_by_itself() -> None:
 
 def test_short_work_is_not_worth_a_line() -> None:
     wire = Wire()
-    live.CellScreen(wire, Look(), "m").event(Prefill(0, 10, 0))
+    screens.CellScreen(wire, Look(), "m").event(Prefill(0, 10, 0))
     assert wire.sent == []
 
 
 def test_long_work_is_alive_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(screens.time, "monotonic", lambda: now[0])
     wire = Wire()
-    screen = live.CellScreen(wire, Look(), "m")
+    screen = screens.CellScreen(wire, Look(), "m")
     for i in range(6000):  # ten minutes
         now[0] = i / 10
         screen.event(Progress("download", i, 6000))
-    assert 6000 / 10 / live.ALIVE * 0.9 <= len(wire.sent) <= 6000 / 10 / live.ALIVE * 1.1 + 30
+    assert 6000 / 10 / screens.ALIVE * 0.9 <= len(wire.sent) <= 6000 / 10 / screens.ALIVE * 1.1 + 30
 
 
 def test_each_kind_of_work_is_told_after_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(screens.time, "monotonic", lambda: now[0])
     wire = Wire()
-    screen = live.CellScreen(wire, Look(), "m")
+    screen = screens.CellScreen(wire, Look(), "m")
     for i in range(600):
         now[0] = i / 10
         screen.event(Progress("download", i, 6000))
@@ -220,9 +222,9 @@ def test_each_kind_of_work_is_told_after_a_long_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_load_that_fails_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PATIENCE", 0.0)
+    monkeypatch.setattr(screens, "PATIENCE", 0.0)
     wire = Wire()
-    screen = live.CellScreen(wire, Look(), "m")
+    screen = screens.CellScreen(wire, Look(), "m")
     screen.close("loading failed")
     assert wire.sent == []  # nothing was shown, so nothing is left
     screen.event(Progress("load", 1, 2))
@@ -233,13 +235,13 @@ def test_a_load_that_fails_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_reasoning_and_calls_are_told_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
     running.add(Delta("reasoning", "I think <b>"))
-    assert "I think &lt;b&gt;" in live._thinking(running)
+    assert "I think &lt;b&gt;" in screens._thinking(running)
     running.add(CallDelta(0, "c1", "weather", '{"city": "<i>"'))
-    assert "weather" in live._calling(running)
-    assert "&lt;i&gt;" in live._calling(running)
+    assert "weather" in screens._calling(running)
+    assert "&lt;i&gt;" in screens._calling(running)
     call = ToolCall("c1", "weather", "{}")
     running.add(ToolDone(ToolRecord(1, call, {}, "auto", "ok", 0.1, "sunny")))
-    assert "1 tool call done" in live._calling(running)
+    assert "1 tool call done" in screens._calling(running)
     assert not running.empty
 
 
@@ -287,7 +289,7 @@ def test_B109_an_interrupt_keeps_the_partial(after: int) -> None:
     stream = Pressed(inner, after)
     wire, kept = Wire(), []
     with pytest.raises(Interrupted) as caught:
-        live.follow(stream, live.CellScreen(wire, Look(), "m", tokens=256), kept.append)
+        screens.follow(stream, screens.CellScreen(wire, Look(), "m", tokens=256), kept.append)
     partial = caught.value.partial
     assert stream.cancelled == ["interrupted"]
     assert partial.finish_reason == "interrupted"
@@ -299,7 +301,7 @@ def test_B109_an_interrupt_keeps_the_partial(after: int) -> None:
 
 
 def test_B109_an_interrupt_inside_a_display_update() -> None:
-    class Struck(live.CellScreen):
+    class Struck(screens.CellScreen):
         struck = False
 
         def event(self, event: Event) -> None:
@@ -311,7 +313,7 @@ def test_B109_an_interrupt_inside_a_display_update() -> None:
     wire, kept = Wire(), []
     stream = LLM(Scripted(lambda _: [" a"] * 20, delay=0.001)).stream("Hi", max_tokens=256)
     with pytest.raises(Interrupted) as caught:
-        live.follow(stream, Struck(wire, Look(), "m", tokens=256), kept.append)
+        screens.follow(stream, Struck(wire, Look(), "m", tokens=256), kept.append)
     assert caught.value.partial.finish_reason == "interrupted"
     assert 1 <= len(caught.value.partial.tokens) < 20
     assert "[interrupted]" in wire.final["text/plain"]
@@ -324,7 +326,7 @@ def test_a_second_interrupt_ends_at_once() -> None:
 
     stream = Stubborn(LLM(Scripted(["x"])).stream("Hi"), 0)
     with pytest.raises(KeyboardInterrupt):
-        live.follow(stream, live.QuietScreen(), [].append)
+        screens.follow(stream, screens.QuietScreen(), [].append)
 
 
 def test_LAI11_a_failure_keeps_what_came_before() -> None:
@@ -342,11 +344,11 @@ def test_LAI11_a_failure_keeps_what_came_before() -> None:
 def test_docs_mode_sends_one_display_without_an_id() -> None:
     look = Look(docs=True)
     wire = Wire()
-    screen = live.StillScreen(wire, look)
+    screen = screens.StillScreen(wire, look)
     llm = LLM(Scripted(lambda _: "The same text.", delay=0.02))
     outputs = []
     for _ in range(2):
-        live.follow(llm.stream("Hi", logprobs=3), screen, [].append)
+        screens.follow(llm.stream("Hi", logprobs=3), screen, [].append)
         outputs.append(wire.final)
     assert outputs[0] == outputs[1]
     assert len(wire.sent) == 2
@@ -358,15 +360,15 @@ def test_docs_mode_sends_one_display_without_an_id() -> None:
 def test_a_terminal_gets_the_text_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     out, parts = io.StringIO(), []
     monkeypatch.setattr(sys, "stdout", out)
-    screen = live.TextScreen(Look(), "scripted")
+    screen = screens.TextScreen(Look(), "scripted")
 
-    class Watched(live.TextScreen):
+    class Watched(screens.TextScreen):
         def event(self, event: Event) -> None:
             super().event(event)
             parts.append(out.getvalue())
 
     screen = Watched(Look(), "scripted")
-    live.follow(LLM(Scripted(["One two three."])).stream("Hi"), screen, [].append)
+    screens.follow(LLM(Scripted(["One two three."])).stream("Hi"), screen, [].append)
     assert parts[-1].startswith("One two three.")
     assert any(p == "One two" for p in parts)
     last = out.getvalue().splitlines()[-1]
@@ -376,11 +378,11 @@ def test_a_terminal_gets_the_text_as_it_comes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_quiet_shows_nothing() -> None:
-    screen = live.QuietScreen()
+    screen = screens.QuietScreen()
     screen.event(Queued(1))
     screen.final(Reply("x"))
     screen.close("y")
-    screen.say(views.Fragment("", ""))
+    screen.say(reply_methods.Fragment("", ""))
 
 
 def test_the_estimate_of_the_saved_json_is_a_lower_bound() -> None:

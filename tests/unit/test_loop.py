@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llm_magic.ui.loop import INTERVAL, Loop
+from llm_magic.ui.widgets.shared.worker import INTERVAL, Loop
 
 
 class Owner:

@@ -16,15 +16,15 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import TraitError
 
-from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import ContextOverflowError, InterpolationError, NotLoadedError
 from llm_magic.events import Message
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.local import Status
-from llm_magic.ui import extension, options
-from llm_magic.ui.interpolate import as_text
-from llm_magic.ui.views import VENDOR
+from llm_magic.providers.local import Status
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.magics import extension, options
+from llm_magic.ui.magics.interpolate import as_text
+from llm_magic.ui.reply_methods import VENDOR
 
 
 @contextmanager

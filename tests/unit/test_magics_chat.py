@@ -15,16 +15,17 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import llm_magic
 from llm_magic.chat.conversation import Conversation
-from llm_magic.chat.scripted import Scripted
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.chat.parsing.syntax import SYNTAXES
 from llm_magic.errors import EngineError, RequestError, SchemaError, ToolError
 from llm_magic.events import Choices, Grammar, Message, Regex, Schema
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
 from llm_magic.provider import Request
-from llm_magic.ui import extension, facts
-from llm_magic.ui.approval import Asking
-from llm_magic.ui.views import VENDOR
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.magics import extension
+from llm_magic.ui.magics.approval import Asking
+from llm_magic.ui.reply_methods import VENDOR
+from llm_magic.ui.views import summary
 
 from .test_html import XSS, audit, shown
 from .test_magics import cell, command, displays
@@ -542,7 +543,7 @@ def test_what_is_asked_cannot_deceive() -> None:
     (line,) = question[0].splitlines()[:-1]
     assert line.startswith('rm(path="a\\u001b[2K\\u202e\\n", x="zzz')
     assert len(line) < 2_100
-    assert facts.call("f", "not JSON\n") == "f(not JSON\\n)"
+    assert summary.call("f", "not JSON\n") == "f(not JSON\\n)"
 
 
 # ----------------------------------------------------------------------------- constraints
@@ -754,9 +755,9 @@ def test_the_first_reply_says_how_long_loading_took(
     from llm_magic.events import Timings
 
     reply = llm_magic.Reply("x", model="m", timings=Timings(load=3.21))
-    assert "loaded in 3.2 s" in facts.numbers(reply)
-    assert "loaded" not in facts.numbers(facts.steady(reply))
-    assert "loaded" not in facts.numbers(llm_magic.Reply("x", model="m"))
+    assert "loaded in 3.2 s" in summary.numbers(reply)
+    assert "loaded" not in summary.numbers(summary.steady(reply))
+    assert "loaded" not in summary.numbers(llm_magic.Reply("x", model="m"))
 
 
 @pytest.mark.parametrize("evil", XSS)

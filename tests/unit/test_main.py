@@ -11,9 +11,9 @@ import pytest
 import llm_magic
 from llm_magic import __main__ as front
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import LLMError
 from llm_magic.events import Timings, Usage
+from llm_magic.providers.scripted import Scripted
 
 
 def _notebook(*bundles: dict) -> nbformat.NotebookNode:

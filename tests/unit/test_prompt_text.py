@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from llm_magic.chat.scripted import Scripted
 from llm_magic.errors import Interrupted
 from llm_magic.llm import LLM
-from llm_magic.ui import live
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.magics import screens
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -16,7 +16,7 @@ from llm_magic.ui import live
 def test_line_ends_that_end_a_cell_are_no_part_of_a_question(
     shell: InteractiveShell, script: Scripted, monkeypatch: Any, end: str, terminal: bool
 ) -> None:
-    monkeypatch.setattr(live, "is_terminal", lambda shell: terminal)
+    monkeypatch.setattr(screens, "is_terminal", lambda shell: terminal)
     shell.run_cell_magic("llm", "-q", "  one\n\ntwo " + end)
     (message,) = script.requests[-1].prompt
     assert message.text == "  one\n\ntwo "
@@ -26,7 +26,7 @@ def test_line_ends_that_end_a_cell_are_no_part_of_a_question(
 def test_a_text_to_continue_keeps_its_own_line_ends(
     shell: InteractiveShell, script: Scripted, monkeypatch: Any, terminal: bool, kept: str
 ) -> None:
-    monkeypatch.setattr(live, "is_terminal", lambda shell: terminal)
+    monkeypatch.setattr(screens, "is_terminal", lambda shell: terminal)
     shell.run_cell_magic("llm", "-q --complete", "A:\n\n")
     assert script.requests[-1].prompt == kept
 

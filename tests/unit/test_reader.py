@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llm_magic.chat.reply import Reply
-from llm_magic.ui.reader import Reading, Told, begin
+from llm_magic.ui.widgets.shared.stream_reader import Reading, Told, begin
 
 
 def read(open_: Callable[[Any], Any], window: Any = lambda: 7) -> list[Told[Reading]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import llm_magic
-from llm_magic.ui.magics import LLMMagics
+from llm_magic.ui.magics.cell import LLMMagics
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = {".npz", ".png", ".gguf", ".ico"}

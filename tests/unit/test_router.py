@@ -10,8 +10,8 @@ from chunkings import all_chunkings, cuts, events_of, route, token
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_magic.chat.router import Router
-from llm_magic.chat.syntax import REASONING, SYNTAXES
+from llm_magic.chat.parsing.router import Router
+from llm_magic.chat.parsing.syntax import REASONING, SYNTAXES
 from llm_magic.events import CallDelta, CallDone, Delta, Token, ToolSpec
 
 THINK = REASONING["think"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_magic.engine.sampling import Sampler, Summary, check, log_sum_exp, top_ids
+from llm_magic.engine.serving.sampling import Sampler, Summary, check, log_sum_exp, top_ids
 from llm_magic.errors import EngineError, RequestError
 from llm_magic.events import Sampling
 from llm_magic.llm import build_request

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import END, FakeForward, fake_scheduler, greedy, job
 
-from llm_magic.engine.scheduler import RUN_AHEAD, Job, Scheduler
+from llm_magic.engine.serving.scheduler import RUN_AHEAD, Job, Scheduler
 from llm_magic.errors import ContextOverflowError, EngineError, NotLoadedError, RequestError
 from llm_magic.events import Finish, Prefill, Queued, Sampling, Token
 

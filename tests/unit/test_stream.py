@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from llm_magic.chat.scripted import Scripted
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.chat.parsing.syntax import SYNTAXES
 from llm_magic.errors import EngineError, Interrupted, RequestError
 from llm_magic.events import CallDelta, Delta, Finish, Message, Prefill, Sampling
 from llm_magic.llm import CHAT, COMPLETE, LLM, interruptible
+from llm_magic.providers.scripted import Scripted
 
 
 def llm(*answers, **options):

@@ -6,9 +6,9 @@ import re
 import pytest
 from chunkings import all_chunkings, events_of, token
 
-from llm_magic.chat.markup.values import coerce, loads, unwrapped
-from llm_magic.chat.router import Router, parse
-from llm_magic.chat.syntax import (
+from llm_magic.chat.parsing.markup.values import coerce, loads, unwrapped
+from llm_magic.chat.parsing.router import Router, parse
+from llm_magic.chat.parsing.syntax import (
     REASONING,
     SYNTAXES,
     call_arguments,

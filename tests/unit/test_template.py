@@ -6,8 +6,8 @@ import re
 import pytest
 from toy import toy_gguf
 
-from llm_magic.chat.syntax import REASONING, opens_reasoning
-from llm_magic.chat.template import PRESETS, Template, needs_bos
+from llm_magic.chat.parsing.syntax import REASONING, opens_reasoning
+from llm_magic.chat.prompts.template import PRESETS, Template, needs_bos
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.errors import RequestError, TemplateError
 from llm_magic.events import Message, Part, ToolCall, ToolSpec, as_messages

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_magic.engine.texts import Texts
+from llm_magic.engine.tokenizer.string_table import Texts
 
 ANY = st.lists(st.text(st.characters(min_codepoint=0, max_codepoint=0x10FFFF), max_size=6))
 

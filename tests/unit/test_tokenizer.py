@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_magic.engine import spm
-from llm_magic.engine.pretokenizers import PRESETS, preset, split
-from llm_magic.engine.specials import SpecialFinder
-from llm_magic.engine.tokenizer import BYTE_LEVEL, Tokenizer, build_tokenizer
-from llm_magic.engine.vocabulary import Kind, read_vocabulary
+from llm_magic.engine.tokenizer import sentencepiece
+from llm_magic.engine.tokenizer.pretokenizers import PRESETS, preset, split
+from llm_magic.engine.tokenizer.specials import SpecialFinder
+from llm_magic.engine.tokenizer.tokenizer import BYTE_LEVEL, Tokenizer, build_tokenizer
+from llm_magic.engine.tokenizer.vocabulary import Kind, read_vocabulary
 from llm_magic.errors import GGUFError, UnsupportedModelError
 from llm_magic.events import Piece
 from llm_magic.utf8 import StreamDecoder
@@ -792,7 +792,9 @@ def test_cache_damaged_files_are_ignored_and_rebuilt(
     assert build_tokenizer(metadata, tmp_path / "new", "key").encode("abab") == first.encode("abab")
     assert path.read_bytes() == good
     assert list(path.parent.iterdir()) == [path]
-    monkeypatch.setattr(spm, "_last_cuts", lambda *_: pytest.fail("the cache was not used"))
+    monkeypatch.setattr(
+        sentencepiece, "_last_cuts", lambda *_: pytest.fail("the cache was not used")
+    )
     assert build_tokenizer(metadata, tmp_path / "new", "key").encode("abab") == first.encode("abab")
 
 

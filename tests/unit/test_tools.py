@@ -22,8 +22,8 @@ import pytest
 
 import llm_magic
 from llm_magic.chat.schema import from_json, to_json, type_schema
-from llm_magic.chat.toolrun import MAX_RESULT, Halt, captured, render, run_call
-from llm_magic.chat.tools import as_tool, as_tools, read_docstring
+from llm_magic.chat.tools.definition import as_tool, as_tools, read_docstring
+from llm_magic.chat.tools.execution import MAX_RESULT, Halt, captured, render, run_call
 from llm_magic.errors import RequestError, SchemaError, ToolError
 from llm_magic.events import ToolCall, ToolSpec
 

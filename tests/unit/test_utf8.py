@@ -7,18 +7,11 @@ import pytest
 
 from llm_magic.chat.reply import Reply
 from llm_magic.errors import EngineError, ModelNotFoundError
-from llm_magic.events import (
-    CallDelta,
-    Delta,
-    Message,
-    Part,
-    ToolCall,
-    ToolRecord,
-    as_messages,
-)
-from llm_magic.ui import facts, settings
-from llm_magic.ui.phases import describe
-from llm_magic.ui.turns import Turns
+from llm_magic.events import CallDelta, Delta, Message, Part, ToolCall, ToolRecord, as_messages
+from llm_magic.ui.views import summary
+from llm_magic.ui.widgets.chat.thread import Turns
+from llm_magic.ui.widgets.shared import settings
+from llm_magic.ui.widgets.shared.phases import describe
 from llm_magic.utf8 import whole, whole_json
 
 HALF = "\ud83d"
@@ -87,7 +80,7 @@ def test_errors_settings_and_names_can_be_shown() -> None:
         describe(error).encode()
     str(EngineError(HALF)).encode()
     assert settings.checked("system", HALF) == REPLACED
-    assert facts.model_name(f"/models/{HALF}.gguf") == REPLACED
+    assert summary.model_name(f"/models/{HALF}.gguf") == REPLACED
 
 
 def test_a_saved_conversation_can_be_shown() -> None:

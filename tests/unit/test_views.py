@@ -13,20 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.scripted import Scripted
-from llm_magic.events import (
-    Piece,
-    Sampling,
-    Timings,
-    Token,
-    ToolCall,
-    ToolRecord,
-    Top,
-    Usage,
-)
+from llm_magic.events import Piece, Sampling, Timings, Token, ToolCall, ToolRecord, Top, Usage
 from llm_magic.llm import LLM
-from llm_magic.ui import bundles, facts, logprobs, tokens, views
-from llm_magic.ui.views import VENDOR, Look
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui import reply_methods
+from llm_magic.ui.reply_methods import VENDOR, Look
+from llm_magic.ui.views import logprobs, mime, summary, tokens
 
 from .test_html import XSS, audit, contrast, shown
 
@@ -55,7 +47,7 @@ def reply_of(n: int = 6, top: int = 3, **fields: Any) -> Reply:
 
 
 def test_a_bundle_holds_every_form() -> None:
-    data = views.bundle(reply_of(), Look())
+    data = reply_methods.bundle(reply_of(), Look())
     assert set(data) == {"text/plain", "text/markdown", "text/html", VENDOR}
     assert data["text/plain"] == " w0 w1 w2 w3 w4 w5"
     line = (
@@ -67,17 +59,17 @@ def test_a_bundle_holds_every_form() -> None:
 
 def test_include_and_exclude_choose_types() -> None:
     reply = reply_of()
-    assert set(views.mimebundle(reply, include={"text/plain"})) == {"text/plain"}
-    assert VENDOR not in views.mimebundle(reply, exclude={VENDOR})
+    assert set(reply_methods.mimebundle(reply, include={"text/plain"})) == {"text/plain"}
+    assert VENDOR not in reply_methods.mimebundle(reply, exclude={VENDOR})
     assert "text/html" in reply._repr_mimebundle_()
 
 
 def test_a_reply_read_back_from_its_output_shows_the_same() -> None:
     reply = reply_of()
-    data = json.loads(json.dumps(views.bundle(reply, Look())))
-    again = views.from_output(data)
+    data = json.loads(json.dumps(reply_methods.bundle(reply, Look())))
+    again = reply_methods.from_output(data)
     assert again.text == reply.text
-    assert views.bundle(again, Look())["text/html"] == data["text/html"]
+    assert reply_methods.bundle(again, Look())["text/html"] == data["text/html"]
 
 
 def test_every_view_of_a_reply_that_was_read_back_is_the_same() -> None:
@@ -87,7 +79,7 @@ def test_every_view_of_a_reply_that_was_read_back_is_the_same() -> None:
         prompt="<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", trace=(record,),
         branches=((2, branch),), timings=Timings(0, 0.1, 0.2, 0.5, 0.3, 812.4, 98.7),
     )  # fmt: skip
-    again = views.from_output(json.loads(json.dumps(views.bundle(reply, Look()))))
+    again = reply_methods.from_output(json.loads(json.dumps(reply_methods.bundle(reply, Look()))))
     assert again.trace == reply.trace
 
     def seen(reply: Reply) -> list[Any]:
@@ -107,13 +99,13 @@ def test_every_view_of_a_reply_that_was_read_back_is_the_same() -> None:
 
 def test_B106_history_keeps_its_dollars() -> None:
     reply = Reply("It costs $5.")
-    data = views.bundle(reply, Look())
+    data = reply_methods.bundle(reply, Look())
     assert data["text/markdown"] == "It costs \\$5."
     assert data["text/plain"] == reply.message.text == "It costs $5."
 
 
 def test_notes_are_in_every_form() -> None:
-    data = views.bundle(Reply("half", finish_reason="interrupted"), Look(), "interrupted")
+    data = reply_methods.bundle(Reply("half", finish_reason="interrupted"), Look(), "interrupted")
     assert data["text/plain"] == "half\n\n[interrupted]"
     assert data["text/markdown"] == "half\n\n*interrupted*"
     assert "interrupted" in shown(data["text/html"])
@@ -121,32 +113,32 @@ def test_notes_are_in_every_form() -> None:
 
 def test_no_paths_of_this_machine_are_saved() -> None:
     for model in ("/home/ann/models/x.gguf", "C:\\models\\x.gguf", "~/x.gguf", "./x.gguf"):
-        text = json.dumps(views.bundle(reply_of(model=model), Look()))
+        text = json.dumps(reply_methods.bundle(reply_of(model=model), Look()))
         assert "ann" not in text
         assert "models" not in text
         assert '"x"' in text
-    assert facts.model_name("owner/repo:file.gguf") == "owner/repo:file.gguf"
-    assert facts.model_name("https://u:pw@host.org/a/big.gguf?token=s3cret") == "big"
-    assert facts.model_name("http://u:pw@host.org:8000/v1?key=s3cret") == "host.org:8000"
+    assert summary.model_name("owner/repo:file.gguf") == "owner/repo:file.gguf"
+    assert summary.model_name("https://u:pw@host.org/a/big.gguf?token=s3cret") == "big"
+    assert summary.model_name("http://u:pw@host.org:8000/v1?key=s3cret") == "host.org:8000"
 
 
 def test_save_prompt_decides_about_the_prompt() -> None:
     reply = reply_of(prompt="my secret")
-    assert "my secret" in json.dumps(views.bundle(reply, Look()))
-    assert "my secret" not in json.dumps(views.bundle(reply, Look(save_prompt=False)))
+    assert "my secret" in json.dumps(reply_methods.bundle(reply, Look()))
+    assert "my secret" not in json.dumps(reply_methods.bundle(reply, Look(save_prompt=False)))
 
 
 @pytest.mark.parametrize(("n", "top"), [(5, 0), (50, 5), (300, 20), (2000, 5)])
 def test_saved_json_weighs_at_most_150_bytes_a_token(n: int, top: int) -> None:
-    data = bundles.saved(reply_of(n, top), Look())
+    data = mime.saved(reply_of(n, top), Look())
     assert len(json.dumps(data["tokens"], ensure_ascii=False)) <= 150 * n
     assert len(data["tokens"]) == n
 
 
 def test_long_replies_are_saved_without_tokens_unless_asked() -> None:
     reply = reply_of(2001, 0)
-    assert "tokens" not in bundles.saved(reply, Look())
-    assert len(bundles.saved(reply, Look(json_tokens=None))["tokens"]) == 2001
+    assert "tokens" not in mime.saved(reply, Look())
+    assert len(mime.saved(reply, Look(json_tokens=None))["tokens"]) == 2001
 
 
 def test_docs_mode_is_equal_for_unequal_runs() -> None:
@@ -156,8 +148,8 @@ def test_docs_mode_is_equal_for_unequal_runs() -> None:
     first = replace(first, tokens=run)
     second = replace(first, tokens=moved, timings=Timings(prefill_tps=1.0, decode_tps=2.0))
     look = Look(docs=True)
-    assert views.bundle(first, look) == views.bundle(second, look)
-    assert set(views.bundle(first, look)) == {"text/plain", "text/html"}
+    assert reply_methods.bundle(first, look) == reply_methods.bundle(second, look)
+    assert set(reply_methods.bundle(first, look)) == {"text/plain", "text/html"}
 
 
 # ----------------------------------------------------------------------------- formats
@@ -165,27 +157,30 @@ def test_docs_mode_is_equal_for_unequal_runs() -> None:
 
 def test_code_format_takes_what_the_fences_hold() -> None:
     text = "Sure:\n```python\nx = 1\n```\nand\n~~~\ny = 2\n~~~\nDone."
-    assert bundles.fenced(text) == ("x = 1\n\ny = 2", "python")
-    assert bundles.fenced("x = 1") == ("x = 1", "python")
-    data = views.bundle(Reply(text), Look(format="code"))
+    assert mime.fenced(text) == ("x = 1\n\ny = 2", "python")
+    assert mime.fenced("x = 1") == ("x = 1", "python")
+    data = reply_methods.bundle(Reply(text), Look(format="code"))
     assert data["text/plain"] == "x = 1\n\ny = 2"
     assert "Sure" not in shown(data["text/html"])
     assert data["text/markdown"].startswith("```python\nx = 1")
 
 
 def test_text_is_shaded_in_its_own_place() -> None:
-    plain = views.bundle(reply_of(), Look(format="text", heat=False))["text/html"]
-    shaded = views.bundle(reply_of(), Look(format="text"))["text/html"]
+    plain = reply_methods.bundle(reply_of(), Look(format="text", heat=False))["text/html"]
+    shaded = reply_methods.bundle(reply_of(), Look(format="text"))["text/html"]
     assert shown(plain).count("w0 w1 w2") == shown(shaded).count("w0 w1 w2") == 1
     assert "lm-p2" in shaded
-    assert "w0 w1" in shown(views.bundle(reply_of(), Look())["text/html"]).split("Token prob")[1]
+    assert (
+        "w0 w1"
+        in shown(reply_methods.bundle(reply_of(), Look())["text/html"]).split("Token prob")[1]
+    )
 
 
 def test_text_format_is_verbatim() -> None:
     text = "  **not bold**\n\n  x"
-    page = views.bundle(Reply(text), Look(format="text"))["text/html"]
+    page = reply_methods.bundle(Reply(text), Look(format="text"))["text/html"]
     assert text in shown(page)
-    fenced = views.bundle(Reply("a\n```\nb"), Look(format="text"))["text/markdown"]
+    fenced = reply_methods.bundle(Reply("a\n```\nb"), Look(format="text"))["text/markdown"]
     assert fenced == "````text\na\n```\nb\n````"
 
 
@@ -309,12 +304,14 @@ def test_styles_are_cheap_to_check() -> None:
     assert tokens.inspector(pieces).count("</") <= 1000 + 30
     full = reply_of(prompt="<|im_start|>user\nHi<|im_end|>")
     full = replace(full, text="```python\nx = 1\n```")
-    page = views.bundle(full, Look(show=frozenset({"prompt", "tokens", "stats"})))["text/html"]
+    page = reply_methods.bundle(full, Look(show=frozenset({"prompt", "tokens", "stats"})))[
+        "text/html"
+    ]
     for fragment in (page, tokens.inspector(pieces)):
         assert "background-color:" in fragment
         assert not re.search(r'style="[^"]*\bbackground:', fragment)
     # Rules of style elements may say it: they are not looked into.
-    for file in Path(bundles.__file__).parent.glob("*.py"):
+    for file in Path(mime.__file__).parent.glob("*.py"):
         assert not re.search(r"\bbackground:(?!var|[^\"]*!important)", file.read_text()), file.name
 
 
@@ -352,7 +349,7 @@ def test_nothing_of_the_corpus_survives_in_any_field(evil: str) -> None:
         prompt=evil, sampling=Sampling(stop=(evil,)), usage=Usage(1, 0, 1),
     )  # fmt: skip
     for form in ("markdown", "text", "code"):
-        page = views.bundle(reply, Look(format=form), note=evil)["text/html"]
+        page = reply_methods.bundle(reply, Look(format=form), note=evil)["text/html"]
         assert audit(page) == []
     assert audit(reply.heatmap()._repr_mimebundle_()["text/html"]) == []
 
@@ -360,7 +357,7 @@ def test_nothing_of_the_corpus_survives_in_any_field(evil: str) -> None:
 def test_meaning_survives_without_style_and_script() -> None:
     """As the strictest viewers leave it: no style, class, id or tabindex, no style element."""
     reply = replace(reply_of(), text="A **bold** `code`.\n\n```python\nx = 1\n```")
-    page = views.bundle(reply, Look())["text/html"]
+    page = reply_methods.bundle(reply, Look())["text/html"]
     bare = re.sub(r"<style>.*?</style>", "", page, flags=re.S)
     bare = re.sub(r' (?:style|class|id|tabindex)="[^"]*"', "", bare)
     assert "style" not in bare

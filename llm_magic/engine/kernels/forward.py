@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import EngineError, UnsupportedModelError
+from llm_magic.errors import EngineError, UnsupportedModelError
+
 from .. import device
 from ..arch import Config
 from ..forward import F32, I32

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import DeviceError
+from llm_magic.errors import DeviceError
 
 SOURCES = Path(__file__).parent / "c"
 

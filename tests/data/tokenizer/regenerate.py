@@ -514,7 +514,7 @@ def model_file(name: str, path: Path) -> None:
 
 def pairs_metadata(pre: str) -> dict[str, Any]:
     """A vocabulary that shows where text was cut: every two bytes of one piece can merge."""
-    from llm_magic.engine.tokenizer import BYTE_LEVEL
+    from llm_magic.engine.tokenizer.tokenizer import BYTE_LEVEL
 
     one = sorted(BYTE_LEVEL, key=lambda char: BYTE_LEVEL[char])
     tokens = ["<|end|>", *one, *(a + b for a in one for b in one)]
@@ -532,8 +532,8 @@ def pairs_metadata(pre: str) -> dict[str, Any]:
 
 def preset_file(presets: tuple[str, ...]) -> None:
     """The pieces of the shorter strings, each after llama.cpp's ids showed that it cuts there."""
-    from llm_magic.engine.pretokenizers import split
-    from llm_magic.engine.tokenizer import build_tokenizer
+    from llm_magic.engine.tokenizer.pretokenizers import split
+    from llm_magic.engine.tokenizer.tokenizer import build_tokenizer
 
     texts = [text for text in strings() if len(text) <= 80]
     found = {}

@@ -1,0 +1,1 @@
+"""JSON schema, regex, choices, grammar, tool calls -> token masks."""

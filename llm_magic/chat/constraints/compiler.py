@@ -1,0 +1,250 @@
+"""Constraints as token masks: JSON schema, regex, choices, grammar -> Guide (by llguidance).
+
+Comes in: a Constraint (data) and a vocabulary (bytes of every token). Goes out: a Guide that the
+sampler asks for a mask before each token. It must not know engines, templates or notebooks.
+
+llguidance never raises: in its error state it allows only the end token, so a wrong schema would
+quietly give empty output. Here every step is checked, and a constraint that cannot be used is a
+SchemaError before anything is generated.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import llguidance
+import llguidance.numpy
+import numpy as np
+
+from llm_magic.errors import EngineError, SchemaError
+from llm_magic.events import Choices, Constraint, Grammar, Regex, Schema, ToolSpec
+
+from ..parsing.syntax import ReasoningTags, Syntax
+from ..schema import as_schema
+from .gbnf import as_lark
+from .guides import Late, Mask, NoCalls, Openers, Tags, Vocabulary
+from .narrow import narrowed
+from .tool_calls import call_grammar
+
+# At most this much white space between two JSON tokens: with any amount allowed, a model may spin
+# on newlines until its budget is gone. Indentation eight levels deep still fits.
+JSON_SPACE = r"[ \n\t]{0,20}"
+
+
+class _Wrapped:
+    """A vocabulary in the form that llguidance.TokenizerWrapper reads."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_token_id = min(vocabulary.end_ids)
+        self.bos_token_id = None
+        # llguidance tells control tokens from text of the same spelling by a leading 0xFF byte.
+        self.tokens = [
+            b"\xff" + (t or b"<%d>" % i) if i in vocabulary.controls else t
+            for i, t in enumerate(vocabulary.tokens)
+        ]
+        self.special_token_ids = sorted(vocabulary.controls)
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+
+class Constrainer:
+    """Compiles constraints for one vocabulary. The costly tokenizer table is built on first use.
+
+    (One second at 262,144 tokens: it is kept off the load path.) Methods are thread-safe.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._table: Any = None
+        self._tags: dict[ReasoningTags, Tags] = {}
+        self._openers: dict[tuple[str, ReasoningTags | None], Openers] = {}
+
+    @property
+    def table(self) -> Any:
+        with self._lock:
+            if self._table is None:
+                ends = sorted(self.vocabulary.end_ids)
+                if not ends:
+                    raise SchemaError("this model has no end token: constraints cannot end")
+                wrapper = llguidance.TokenizerWrapper(_Wrapped(self.vocabulary))
+                self._table = llguidance.LLTokenizer(
+                    wrapper, n_vocab=len(self.vocabulary.tokens), eos_token=ends
+                )
+            return self._table
+
+    def guide(self, constraint: Constraint) -> "Matcher":
+        """A fresh Guide. SchemaError says what cannot be used, with the path in a schema."""
+        try:
+            return self.grammar_guide(grammar_of(constraint))
+        except SchemaError as e:
+            raise _located(e, constraint) from None
+
+    def call_guide(
+        self,
+        tools: Sequence[ToolSpec],
+        syntax: Syntax,
+        template: str = "",
+        answer: Constraint | None = None,
+    ) -> "tuple[Matcher, Syntax]":
+        """A fresh Guide for one call of one of the tools, and the syntax in which it will come.
+
+        template: the chat template's source. answer: what may come instead of a call.
+        """
+        words = self.vocabulary.tokens
+        controls = {words[i].decode("utf-8", "replace"): i for i in self.vocabulary.controls}
+        lark, syntax = call_grammar(tools, syntax, controls, template, answer)
+        return self.grammar_guide(str(llguidance.LLMatcher.grammar_from_lark(lark))), syntax
+
+    def grammar_guide(self, grammar: str) -> "Matcher":
+        """A fresh Guide for a grammar in llguidance's own form."""
+        matcher = llguidance.LLMatcher(self.table, grammar, log_level=0)
+        if matcher.is_error():
+            raise SchemaError(_sentence(matcher.get_error()))
+        return Matcher(matcher, self.vocabulary)
+
+    def late(self, guide: "Matcher", tags: ReasoningTags, opened: bool) -> Late:
+        """The guide behind free reasoning; see Late."""
+        with self._lock:
+            if tags not in self._tags:
+                self._tags[tags] = Tags(self.vocabulary, tags)
+            return Late(guide, self._tags[tags], opened)
+
+    def no_calls(self, syntax: Syntax, tags: ReasoningTags | None) -> NoCalls:
+        """A Guide for answers that must not be calls."""
+        key = (syntax.name, tags)
+        with self._lock:
+            if key not in self._openers:
+                self._openers[key] = Openers(self.vocabulary, syntax, tags)
+            return NoCalls(self._openers[key])
+
+
+class Matcher:
+    """A Guide over one llguidance matcher. Used by one thread at a time."""
+
+    def __init__(self, matcher: Any, vocabulary: Vocabulary) -> None:
+        n = len(vocabulary.tokens)
+        self._matcher = matcher
+        self._bits: Mask = np.empty((n + 31) // 32, np.uint32)  # one buffer for all positions
+        self._where = (self._bits.ctypes.data, self._bits.nbytes)
+        self._ends = vocabulary.end_ids
+
+    @property
+    def complete(self) -> bool:
+        """What was accepted so far is a whole sentence of the constraint."""
+        return bool(self._matcher.is_accepting())
+
+    def mask(self) -> Mask:
+        self._matcher.unsafe_compute_mask_ptr(*self._where)
+        self._check()
+        return self._bits
+
+    def allows(self, token: int) -> bool:
+        return bool(self._matcher.validate_tokens([token]))
+
+    def accept(self, token: int) -> None:
+        if token in self._ends:
+            return
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise EngineError(f"the constraint failed: {_sentence(self._matcher.get_error())}")
+
+
+# ----------------------------------------------------------------------------- grammars
+
+
+def grammar_of(constraint: Constraint) -> str:
+    """The constraint in llguidance's form. SchemaError for what can be seen to be wrong already."""
+    match constraint:
+        case Schema(schema):
+            return schema_grammar(schema)
+        case Regex(pattern):
+            return _regex(pattern)
+        case Choices(options):
+            return _choices(options)
+        case Grammar(text):
+            return str(llguidance.LLMatcher.grammar_from_lark(as_lark(text)))
+
+
+def schema_grammar(schema: Any) -> str:
+    """A JSON schema (dict, bool, type, dataclass, pydantic model) as a grammar."""
+    return _json_grammar(narrowed(as_schema(schema)))
+
+
+def _json_grammar(schema: Mapping[str, Any]) -> str:
+    options = {
+        "whitespace_pattern": JSON_SPACE,
+        "whitespace_flexible": True,
+        "json_allow_general_unicode_escapes": True,
+    }
+    return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), options))
+
+
+def _regex(pattern: str) -> str:
+    if not isinstance(pattern, str) or not pattern:
+        raise SchemaError("the regular expression is empty")
+    # The whole output must match: anchors at the ends say what is so anyway.
+    body = pattern.removeprefix("^")
+    if body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2:
+        body = body[:-1]
+    return str(llguidance.LLMatcher.grammar_from_regex(body))
+
+
+def _choices(options: Sequence[str]) -> str:
+    if not options or not all(isinstance(o, str) and o for o in options):
+        raise SchemaError("choices must be one or more texts, none of them empty")
+    return str(llguidance.LLMatcher.grammar_from_regex("|".join(map(_literal, options))))
+
+
+def _literal(text: str) -> str:
+    """A regular expression for a text, in the syntax that Rust's regex crate reads."""
+    return "".join(c if c.isalnum() or not c.isascii() else f"\\x{ord(c):02x}" for c in text)
+
+
+# ----------------------------------------------------------------------------- errors
+
+
+def _sentence(message: str) -> str:
+    """What went wrong, without the parser's state that may follow."""
+    lines = [line.strip() for line in message.strip().splitlines()]
+    said = next((line for line in reversed(lines) if line.startswith("error:")), "")
+    return said.removeprefix("error:").strip() or (lines[0] if lines else "unknown reason")
+
+
+def _located(error: SchemaError, constraint: Constraint) -> SchemaError:
+    """The error with the place in the schema, which the grammar compiler does not tell."""
+    if error.path or not isinstance(constraint, Schema):
+        return SchemaError(f"the constraint cannot be used: {error}", error.path)
+    path = _culprit(narrowed(as_schema(constraint.schema)))
+    return SchemaError(f"the constraint cannot be used at {path}: {error}", path)
+
+
+def _culprit(schema: Mapping[str, Any]) -> str:
+    """The path of the deepest part of a narrowed schema that fails when it stands alone."""
+    path, node = "#", schema
+    while True:
+        for part in _parts(node):
+            alone = _json_grammar({**part, "$defs": schema.get("$defs", {})})
+            failed, _ = llguidance.LLMatcher.validate_grammar_with_warnings(alone)
+            if failed:
+                path, node = part.get("$comment", path), part
+                break
+        else:
+            return path
+
+
+def _parts(node: Any) -> Iterator[Mapping[str, Any]]:
+    """The schemas right inside a schema."""
+    for key, value in node.items():
+        if key in ("enum", "$comment"):
+            continue
+        inner = value.values() if key in ("properties", "patternProperties", "$defs") else [value]
+        for part in value if isinstance(value, list) else inner:
+            if isinstance(part, Mapping):
+                yield part

@@ -1,0 +1,89 @@
+"""What all translations of a part of a schema share.
+
+Comes in: the part, and the work it belongs to. Goes out: its children translated, references
+followed, errors with a path. It must not know keywords.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import referencing.exceptions
+
+from llm_magic.chat.schema import pointer
+from llm_magic.errors import SchemaError
+
+from .words import Node
+
+
+class Work(Protocol):
+    """The work on one schema, as its parts see it; see Narrowing."""
+
+    defs: Node
+    validator: Any
+
+    def node(self, schema: Any, path: tuple[Any, ...], resolver: Any, alone: bool) -> Any: ...
+
+    def any(self, alone: bool) -> Any: ...
+
+    def reference(self, ref: str, path: tuple[Any, ...], resolver: Any, alone: bool) -> Node: ...
+
+
+class Base:
+    """One part under work: `given` is what is to be translated, `out` and `all_of` (more schemas of
+    the same value) what it has become.
+
+    alone: nothing else applies to the same value. whole: nothing applies from outside; something
+    may from within. passes: one thing only applies here, and what is in it stands alone as well.
+    """
+
+    job: Work
+    given: Node
+    path: tuple[Any, ...]
+    resolver: Any
+    alone: bool
+    whole: bool
+    passes: bool
+    out: Node
+    all_of: list[Any]
+
+    def child(self, schema: Any, *keys: Any, alone: bool | None = None) -> Any:
+        alone = self.alone if alone is None else alone
+        return self.job.node(schema, (*self.path, *keys), self.resolver, alone)
+
+    def refuse(self, keyword: str, why: str) -> SchemaError:
+        where = pointer((*self.path, keyword))
+        return SchemaError(f"{keyword} cannot be used at {where}: {why}", where)
+
+    def may_be(self, kind: str) -> bool:
+        types = self.given.get("type")
+        return types is None or kind == types or (isinstance(types, list) and kind in types)
+
+    def _look(self, schema: Any) -> Any:
+        """A part with its references followed, in the original or in the narrowed schema."""
+        seen = 0
+        while isinstance(schema, Mapping) and "$ref" in schema and seen < 32:
+            ref, seen = schema["$ref"], seen + 1
+            if ref.startswith("#/$defs/") and ref[8:] in self.job.defs:
+                schema = self.job.defs[ref[8:]]
+                continue
+            try:
+                schema = self.resolver.lookup(ref).contents
+            except (referencing.exceptions.Unresolvable, ValueError):
+                return schema
+        return schema
+
+    def _valid(self, schema: Any, value: Any) -> bool:
+        return bool(self.job.validator.evolve(schema=schema).is_valid(value))
+
+    def _values(self, schema: Any) -> list[Any] | None:
+        if not isinstance(schema, Mapping):
+            return None
+        if "enum" in schema or "const" in schema:
+            values = schema.get("enum", [schema.get("const")])
+            return [v for v in values if self._valid(schema, v)]
+        match schema.get("type"):
+            case "boolean":
+                return [True, False]
+            case "null":
+                return [None]
+        return None

@@ -1,0 +1,207 @@
+"""A part of a schema: simple values, references, unions, conditions.
+
+Comes in: a part of a valid JSON schema. Goes out: the same or less in the compiler's keywords. It
+must not know the grammar compiler.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from llm_magic.chat.schema import pointer
+
+from .arrays import Arrays
+from .base import Work
+from .negate import excluded, negated
+from .objects import Objects
+from .words import (
+    ANY_REF,
+    COPIED,
+    IN_PLACE,
+    KEYWORDS,
+    LARGE,
+    NATIVE,
+    PATTERNS,
+    SAFE,
+    STEP,
+    Node,
+    any_of,
+    pattern_fault,
+)
+
+
+class Part(Arrays, Objects):
+    """One part under work."""
+
+    def __init__(
+        self, job: Work, given: Node, path: tuple[Any, ...], resolver: Any, alone: bool
+    ) -> None:
+        self.job, self.given, self.path, self.resolver = job, given, path, resolver
+        in_place = IN_PLACE & given.keys()
+        self.alone = alone and not in_place
+        self.whole = alone  # nothing applies from outside; something may from within
+        # The only thing that applies here: what is in it stands alone as well.
+        meaning = KEYWORDS & given.keys()
+        self.passes = alone and meaning <= {*in_place, "type"} and len(in_place) == 1
+        self.out: Node = {}
+        self.all_of: list[Any] = []
+
+    def build(self) -> Any:
+        given, out = self.given, self.out
+        if isinstance(given.get("type"), list) and not all(
+            isinstance(t, str) for t in given["type"]
+        ):
+            raise self.refuse("type", "schemas as types, as draft 3 had them")
+        self._exclusive_limits()
+        for key in COPIED:
+            if key in given:
+                out[key] = given[key]
+        for step in (
+            self._numbers, self._strings, self._references, self._arrays, self._objects,
+            self._close, self._dependencies, self._unions, self._conditions,
+        ):  # fmt: skip
+            step()
+        if any(part is False for part in self.all_of):
+            return False
+        parts = [part for part in self.all_of if part is not True and part != ANY_REF]
+        if parts:
+            out["allOf"] = parts
+        if not out:
+            return self.job.any(self.alone)
+        if set(out) == {"allOf"} and len(parts) == 1:
+            out = parts[0]
+        out.setdefault("$comment", pointer(self.path))
+        return out
+
+    # ------------------------------------------------------------------ simple values
+
+    def _exclusive_limits(self) -> None:
+        """Draft 4 had booleans beside minimum and maximum."""
+        for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            flag = self.given.get(exclusive)
+            if isinstance(flag, bool):
+                del self.given[exclusive]
+                if flag and limit in self.given:
+                    self.given[exclusive] = self.given.pop(limit)
+
+    def _numbers(self) -> None:
+        """No exponents and no endless digits: limits where the schema has none."""
+        types = self.out.get("type")
+        kinds = {types} if isinstance(types, str) else set(types or ())
+        if not kinds & {"number", "integer"}:
+            return
+        whole = "number" not in kinds
+        most = SAFE if whole else LARGE
+        low = self.out.get("minimum", self.out.get("exclusiveMinimum"))
+        high = self.out.get("maximum", self.out.get("exclusiveMaximum"))
+        if low is None and (high is None or high > -most):
+            self.out["minimum"] = -most
+        if high is None and (low is None or low < most):
+            self.out["maximum"] = most
+        wide = low is None or high is None or high - low >= 1e6 * STEP
+        if not whole and wide and "multipleOf" not in self.out:
+            self.out["multipleOf"] = STEP
+
+    def _strings(self) -> None:
+        pattern, name = self.given.get("pattern"), self.given.get("format")
+        if pattern is not None:
+            fault = pattern_fault(pattern)
+            if fault:
+                raise self.refuse("pattern", fault)
+            self.out["pattern"] = pattern
+        if name is None or not self.may_be("string"):
+            return
+        if name in NATIVE:
+            self.out["format"] = name
+        elif name in PATTERNS:
+            self.all_of.append({"type": self.given.get("type", "string"), **PATTERNS[name]})
+
+    # ------------------------------------------------------------------ references and unions
+
+    def _references(self) -> None:
+        given = self.given
+        ref = given.get("$ref", given.get("$dynamicRef", given.get("$recursiveRef")))
+        if ref is None:
+            return
+        self.all_of.append(self.job.reference(ref, self.path, self.resolver, self.passes))
+
+    def _unions(self) -> None:
+        given = self.given
+        for i, part in enumerate(given.get("allOf", ())):
+            self.all_of.append(
+                self.child(
+                    part, "allOf", i, alone=self.passes and i == 0 == len(given["allOf"]) - 1
+                )
+            )
+        if "anyOf" in given:
+            parts = [
+                self.child(p, "anyOf", i, alone=self.passes) for i, p in enumerate(given["anyOf"])
+            ]
+            self.all_of.append(any_of(parts))
+        if "oneOf" in given:
+            self.all_of.append(self._one_of(given["oneOf"]))
+
+    def _one_of(self, options: Sequence[Any]) -> Any:
+        """Each option narrowed so that no value of it is valid under another; those that cannot be
+        are left out. With none left it is refused."""
+        parts = []
+        options = [self._typed(option) for option in options]
+        for i, option in enumerate(options):
+            part = self.child(option, "oneOf", i, alone=self.passes)
+            others = [o for j, o in enumerate(options) if j != i]
+            if part is False:
+                continue
+            kept = self._apart(part, others)
+            if kept is not None:
+                parts.append(kept)
+        if not parts:
+            raise self.refuse("oneOf", "its options overlap, and cannot be told apart; use anyOf")
+        return any_of(parts)
+
+    def _typed(self, option: Any) -> Any:
+        """An option that says nothing of its type, with that of the whole."""
+        silent = isinstance(option, dict) and not {"type", "$ref", "enum", "const"} & option.keys()
+        if silent and "type" in self.given and KEYWORDS & option.keys():
+            return {"type": self.given["type"], **option}
+        return option
+
+    def _apart(self, part: Any, others: Sequence[Any]) -> Any:
+        for other in others:
+            part = excluded(part, other, self._look, self._valid)
+            if part is None:
+                return None
+        return part
+
+    # ------------------------------------------------------------------ conditions
+
+    def _conditions(self) -> None:
+        given = self.given
+        if "not" in given:
+            opposite = negated(given["not"], self._look)
+            if opposite is None:
+                raise self.refuse("not", "its opposite cannot be said in other keywords")
+            whole = self.passes and isinstance(opposite, dict) and set(opposite) == {"type"}
+            whole = whole and "type" not in given
+            self.all_of.append(self.child(opposite, "not", alone=whole))
+        if "if" not in given:
+            return
+        yes = [self.child(given[k], k, alone=False) for k in ("if", "then") if k in given]
+        options = [{"allOf": yes} if False not in yes else False]
+        opposite = negated(given["if"], self._look)
+        if opposite is not None:
+            no = [self.child(opposite, "if", alone=False)]
+            no += [self.child(given["else"], "else", alone=False)] if "else" in given else []
+            options.append({"allOf": no} if False not in no else False)
+        self.all_of.append(any_of(options))
+
+    def _dependencies(self) -> None:
+        given = self.given
+        for key in ("dependentRequired", "dependentSchemas", "dependencies"):
+            for name, then in given.get(key, {}).items():
+                if isinstance(then, list):
+                    then = {"required": then}
+                absent = {"properties": {name: False}}
+                present = self.child(then, key, name, alone=False)
+                if present is False:
+                    self.all_of.append(absent)
+                else:
+                    self.all_of.append({"anyOf": [absent, present]})

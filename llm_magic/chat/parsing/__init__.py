@@ -1,0 +1,1 @@
+"""Generated tokens -> answer, reasoning and tool calls."""

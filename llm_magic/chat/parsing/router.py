@@ -1,0 +1,458 @@
+"""From tokens to deltas: UTF-8, stop strings, reasoning, tool calls.
+
+What comes in: `Token`s with bytes, one at a time. What goes out: `Delta`, `CallDelta`, `CallDone`
+events that carry every kept token exactly once, in order. It must not know engines or displays.
+
+Text is held back only while it may still become a tag or a stop string. Nothing is lost: what is
+neither text of an event nor a call is markup, a matched stop string, or blank lines beside markup
+(one line break remains where answer text goes on behind a call). A call that cannot be read comes
+out as answer text, in its place; so a `CallDelta` is a preview until its `CallDone`, and one that
+carries an id begins the call of that index anew.
+
+Positions: text is counted in characters since the start of the output. A token is queued with the
+position of the first character that has a byte of it and the position after its last one; it rides
+on the event that brings the text up to there. Tokens of markup ride on the next event.
+
+Stop strings are looked for in answer text alone (and in reasoning, when asked); the blank lines
+that markup swallows and the text of unreadable calls do not count.
+"""
+
+import codecs
+import logging
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from llm_magic.events import (
+    CallDelta,
+    CallDone,
+    Delta,
+    DeltaKind,
+    FinishReason,
+    Token,
+    ToolCall,
+    ToolSpec,
+)
+
+from .markup.json_calls import stream_json
+from .markup.tape import (
+    BLANK,
+    Args,
+    Begin,
+    Done,
+    NotACall,
+    Pieces,
+    Tape,
+    Text,
+    Wait,
+    blank,
+    blank_head,
+    blank_tail,
+    closing,
+    literal,
+    until,
+)
+from .syntax import ReasoningTags, Syntax, new_call_id, schemas
+
+_log = logging.getLogger(__name__)
+
+RouterEvent = Delta | CallDelta | CallDone
+
+_MESSAGE = "<|message|>"
+_NEXT_MESSAGE = ("<|start|>", "<|channel|>")
+_END_MESSAGE = ("<|end|>", "<|return|>", "<|call|>")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
+
+
+class Patterns:
+    """Literal strings to look for in text that arrives in pieces. The earliest start wins."""
+
+    def __init__(self, literals: Sequence[str]) -> None:
+        # Shortest first: at one start, what is complete first wins, however the text is cut.
+        ordered = sorted(dict.fromkeys(filter(None, literals)), key=len)
+        self._search = re.compile("|".join(map(re.escape, ordered)) or "(?!)").search
+        self._prefixes = frozenset(s[:n] for s in ordered for n in range(1, len(s)))
+        self._longest = max(map(len, ordered), default=1) - 1
+
+    def find(self, text: str, start: int = 0) -> re.Match[str] | None:
+        return self._search(text, start)
+
+    def hold(self, text: str) -> int:
+        """Where the longest tail starts that may still become one of the strings."""
+        prefixes = self._prefixes
+        for start in range(max(0, len(text) - self._longest), len(text)):
+            if text[start:] in prefixes:
+                return start
+        return len(text)
+
+
+@lru_cache(64)
+def _patterns(literals: tuple[str, ...]) -> Patterns:
+    return Patterns(literals)
+
+
+class Router:
+    """Splits one generation. Feed it every token with `push`, then call `finish` once.
+
+    reasoning, in_reasoning: the tags, and whether the prompt already opened them. Reasoning starts
+        at the very beginning (white space before it aside) or where the control token is generated;
+        the same characters later in the text are text.
+    syntax, tools: calls are looked for only if tools were passed (or calls_without_tools is set).
+    controls: texts of control tokens by id. A control token shows no text; it may be a tag.
+
+    stopped: a stop string matched; the caller ends the generation with keep=`kept`.
+    kept: how many of the pushed tokens count; those of a matched stop string do not.
+    calls: the complete calls so far.
+    """
+
+    def __init__(
+        self,
+        stop: tuple[str, ...] = (),
+        reasoning: ReasoningTags | None = None,
+        in_reasoning: bool = False,
+        syntax: Syntax | None = None,
+        tools: tuple[ToolSpec, ...] = (),
+        stop_in_reasoning: bool = False,
+        controls: Mapping[int, str] | None = None,
+        calls_without_tools: bool = False,
+    ) -> None:
+        self.stopped = False
+        self.kept = 0
+        self.calls: list[ToolCall] = []
+        self._reasoning = reasoning
+        self._inside = in_reasoning and reasoning is not None
+        self._syntax = syntax if tools or calls_without_tools else None
+        self._tools = schemas(tools)
+        self._controls = controls or {}
+        self._control_at: set[int] = set()  # where the text of a control token was put in
+        self._stops = frozenset(filter(None, stop))
+        self._set_patterns(tuple(self._stops), stop_in_reasoning)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._received = 0  # characters so far
+        self._tape = Tape()
+        self._queue: deque[tuple[int, int, Token]] = deque()
+        self._events: list[RouterEvent] = []
+        self._in_call = False
+        self._fresh = True  # no visible text yet since the start or the last markup
+        self._shown: set[DeltaKind] = set()
+        self._gap: dict[DeltaKind, str] = {"answer": "", "reasoning": ""}  # goes before the next
+        self._machine = self._run()
+        next(self._machine)
+
+    def _set_patterns(self, stops: tuple[str, ...], stop_in_reasoning: bool) -> None:
+        tags, syntax = self._reasoning, self._syntax
+        self._channels = (tags is not None and tags.channels) or (
+            syntax is not None and syntax.channels
+        )
+        inner = stops if stop_in_reasoning else ()
+        openers = syntax.open if syntax else ()
+        self._reopen = None
+        if self._channels:
+            openers, close = (), (*_END_MESSAGE, *_NEXT_MESSAGE)
+            self._answer_ends = _patterns((*stops, *close))
+            self._reasoning_ends = _patterns((*inner, *close))
+        else:
+            if tags and tags.open in self._controls.values():
+                self._reopen, openers = tags.open, (*openers, tags.open)
+            self._answer_ends = _patterns((*stops, *openers))
+            self._reasoning_ends = _patterns((*inner, tags.close) if tags else ())
+        self._trims = bool(openers)
+        self._tags = {*stops, *openers, *((tags.open, tags.close) if tags else ())}
+
+    def push(self, token: Token) -> tuple[RouterEvent, ...]:
+        """The events that this token settles; often one, sometimes none."""
+        if self.stopped:
+            return ()
+        self.kept += 1
+        start = self._received
+        control = self._controls.get(token.id) if token.id is not None else None
+        if control is None:
+            text = self._decoder.decode(token.bytes)
+        else:
+            text = self._control_text(control)
+        self._received = end = start + len(text)
+        if self._decoder.getstate()[0]:
+            end += 1  # its last byte belongs to a character that is still to come
+        self._queue.append((start, end, token))
+        return self._advance(text) if text else ()
+
+    def finish(self, reason: FinishReason) -> tuple[tuple[RouterEvent, ...], FinishReason]:
+        """What was held back, and the reason with stop strings and calls taken into account."""
+        events: tuple[RouterEvent, ...] = ()
+        if not self.stopped and not self._tape.ended:
+            self._tape.ended = True
+            events = self._advance(self._decoder.decode(b"", final=True))
+            if self._queue and not self.stopped:  # tokens without visible text behind the last one
+                events += (Delta("answer", "", tuple(t for _, _, t in self._queue)),)
+                self._queue.clear()
+        if self.stopped:
+            reason = "stop"
+        return events, "tool_calls" if self.calls and reason == "stop" else reason
+
+    def _control_text(self, text: str) -> str:
+        tail = self._decoder.decode(b"", final=True)  # a character never spans a control token
+        if self._in_call or self._channels or text in self._tags:
+            self._control_at.add(self._received + len(tail))
+            return tail + text
+        return tail
+
+    def _advance(self, text: str) -> tuple[RouterEvent, ...]:
+        self._tape.text += text
+        next(self._machine, None)
+        events = tuple(self._events)
+        self._events.clear()
+        return events
+
+    # ------------------------------------------------------------------------- the machine
+
+    def _run(self) -> Wait[None]:
+        if self._channels:
+            yield from self._messages()
+            return
+        if self._reasoning:
+            yield from self._opening(self._reasoning)
+        syntax = self._syntax
+        if syntax and syntax.bare and not self.stopped:
+            yield from blank(self._tape)
+            if self._tape.text[self._tape.pos :][:1] in tuple(syntax.bare):
+                yield from self._read_calls(syntax.read(self._tape, "", self._tools), bare=True)
+            else:
+                self._tape.pos = 0
+        while not self.stopped:
+            opener = yield from self._text("answer")
+            if not opener:
+                return
+            if opener == self._reopen:
+                self._tape.drop(self._tape.pos)
+                yield from self._think()
+            elif syntax:
+                yield from self._read_calls(syntax.read(self._tape, opener, self._tools))
+
+    def _opening(self, tags: ReasoningTags) -> Wait[None]:
+        """The start of the output, where reasoning may start."""
+        yield from blank(self._tape)
+        tag = yield from literal(self._tape, tags.open, tags.close)
+        if not tag:
+            self._tape.pos = 0
+        if tag:
+            self._tape.drop(self._tape.pos)
+        if (self._inside and tag != tags.close) or tag == tags.open:
+            yield from self._think()
+        elif tag:  # the prompt closed the reasoning, and the model closes it once more
+            yield from self._behind_markup()
+
+    def _think(self) -> Wait[None]:
+        if "reasoning" in self._shown:
+            self._gap["reasoning"] = "\n\n"
+        yield from self._behind_markup()
+        if (yield from self._text("reasoning")):
+            self._tape.drop(self._tape.pos)
+            yield from self._behind_markup()
+
+    def _text(self, kind: DeltaKind) -> Wait[str]:
+        """Let text of this kind out up to the next tag, which is returned and read; `tape.text`
+        then starts with the blank lines before it. "" at the end of the output, stopped or not."""
+        tape = self._tape
+        patterns = self._answer_ends if kind == "answer" else self._reasoning_ends
+        trims = not self._channels and (self._trims or kind == "reasoning")
+        while True:
+            text = tape.text
+            hold = len(text) if tape.ended else patterns.hold(text)
+            match = self._find(patterns, text)
+            # A string that starts earlier may still be on its way: it would win.
+            if match and match.start() <= hold:
+                if match.group() in self._stops:
+                    self._stop(kind, match.start())
+                    return ""
+                n = self._visible(text[: match.start()]) if trims else match.start()
+                self._emit(kind, n)
+                tape.pos = match.end() - n
+                return match.group()
+            self._emit(kind, self._visible(text[:hold]) if trims and not tape.ended else hold)
+            if tape.ended:
+                return ""
+            yield
+
+    def _find(self, patterns: Patterns, text: str) -> re.Match[str] | None:
+        match = patterns.find(text)
+        while match and match.group() == self._reopen:
+            if self._tape.base + match.start() in self._control_at:
+                break
+            match = patterns.find(text, match.start() + 1)
+        return match
+
+    def _visible(self, text: str) -> int:
+        """How much of a text is out for certain when markup may follow."""
+        n = blank_tail(text)
+        return 0 if self._fresh and not text[:n].strip(BLANK) else n
+
+    def _behind_markup(self) -> Wait[None]:
+        """Drop the blank lines that follow markup, or all white space when nothing else comes."""
+        tape = self._tape
+        yield from blank(tape)
+        end = tape.pos == len(tape.text)
+        dropped = tape.drop(tape.pos if end else blank_head(tape.text))
+        tape.pos = 0
+        self._fresh = True
+        if dropped and not end:
+            self._gap["answer"] = "\n"
+
+    def _read_calls(self, reader: Pieces[None], bare: bool = False) -> Wait[None]:
+        """Follow a reader from behind an opening tag."""
+        tape, before, begun = self._tape, len(self.calls), False
+        self._in_call = True
+        id = new_call_id()
+        try:
+            for piece in reader:
+                match piece:
+                    case None:
+                        yield
+                    case Begin(name, own):
+                        begun, id = True, self._unused(own or id)
+                        self._call_event(id, name, "")
+                    case Args(text):
+                        self._call_event(None, None, text)
+                    case Text(text):
+                        self._raw(text)
+                    case Done(name, arguments, own):
+                        if not begun:
+                            id = self._unused(own or id)
+                            self._call_event(id, name, arguments)
+                        elif self._queue and self._queue[0][1] <= tape.base + tape.pos:
+                            self._call_event(None, None, "")  # the tokens of its last brackets
+                        self._call_done(ToolCall(id, name, arguments))
+                        begun, id = False, new_call_id()
+        except NotACall:
+            if bare and not begun and len(self.calls) == before:
+                tape.pos = 0  # an answer like any other
+                return
+            raw = tape.drop(tape.pos)
+            _log.info("shown as text, since it is no tool call: %.200r", raw)
+            self._raw(raw if len(self.calls) == before else raw[blank_head(raw) :])
+            return
+        finally:
+            self._in_call = False
+        tape.drop(tape.pos)
+        yield from self._behind_markup()
+
+    def _messages(self) -> Wait[None]:
+        """gpt-oss: <|start|>role<|channel|>name to=recipient<|message|>text<|end|>, repeated."""
+        tape = self._tape
+        kind: DeltaKind = "reasoning" if self._inside else "answer"
+        inside = self._inside
+        while not self.stopped:
+            if not inside:
+                yield from blank(tape)
+                head = yield from literal(tape, *_NEXT_MESSAGE)
+                if head:
+                    header, end = yield from until(tape, _MESSAGE)
+                    recipient = _RECIPIENT.search(header)
+                    if recipient and end and self._syntax:
+                        yield from self._read_calls(_channel_call(tape, recipient[1]))
+                        continue
+                    channel = _CHANNEL.search(head + header)
+                    kind = "reasoning" if channel and channel[1] == "analysis" else "answer"
+                    if not end or recipient:
+                        self._raw(tape.drop(tape.pos))
+                    else:
+                        tape.drop(tape.pos)
+                else:
+                    kind, tape.pos = "answer", 0
+                self._gap[kind] = "\n\n"
+            inside = False
+            end = yield from self._text(kind)
+            if not end:
+                return
+            tape.drop(tape.pos if end in _END_MESSAGE else 0)
+            tape.pos = 0
+
+    # ------------------------------------------------------------------------- what goes out
+
+    def _emit(self, kind: DeltaKind, n: int) -> None:
+        """Settle the next `n` characters as text of this kind."""
+        if n:
+            self._show(kind, self._tape.drop(n), self._take(self._tape.base))
+
+    def _raw(self, text: str) -> None:
+        """Show text that was dropped from the tape as answer text after all."""
+        self._show("answer", text, self._take(self._tape.base))
+
+    def _show(self, kind: DeltaKind, text: str, tokens: tuple[Token, ...]) -> None:
+        if not text.isspace():
+            self._fresh = False
+        if self._gap[kind]:
+            text = self._gap[kind] + text if kind in self._shown else text
+            self._gap[kind] = ""
+        self._shown.add(kind)
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Delta) and last.kind == kind:
+            text, tokens = last.text + text, last.tokens + tokens
+            self._events.pop()
+        self._events.append(Delta(kind, text, tokens))
+
+    def _call_event(self, id: str | None, name: str | None, arguments: str) -> None:
+        tokens = self._take(self._tape.base + self._tape.pos)
+        self._events.append(CallDelta(len(self.calls), id, name, arguments, tokens))
+
+    def _call_done(self, call: ToolCall) -> None:
+        if self._tape.drop(self._tape.pos)[:1] in ("\n", "\r"):
+            self._gap["answer"] = "\n"
+        self._events.append(CallDone(len(self.calls), call))
+        self.calls.append(call)
+
+    def _unused(self, id: str) -> str:
+        return new_call_id() if any(call.id == id for call in self.calls) else id
+
+    def _take(self, position: int) -> tuple[Token, ...]:
+        """The queued tokens that end at or before this position."""
+        queue, tokens = self._queue, []
+        while queue and queue[0][1] <= position:
+            tokens.append(queue.popleft()[2])
+        return tuple(tokens)
+
+    def _stop(self, kind: DeltaKind, n: int) -> None:
+        """A stop string starts after `n` more characters: settle these, drop the rest."""
+        position = self._tape.base + n
+        tokens = list(self._take(position))
+        while self._queue and self._queue[0][0] < position:
+            tokens.append(replace(self._queue.popleft()[2], trimmed=True))
+        self.kept -= len(self._queue)
+        self._queue.clear()
+        if n or tokens:
+            self._show(kind, self._tape.text[:n], tuple(tokens))
+        self._tape.drop(len(self._tape.text))
+        self.stopped = True
+
+
+def _channel_call(tape: Tape, name: str) -> Pieces[None]:
+    yield from blank(tape)
+    yield Begin(name)
+    yield Done(name, (yield from stream_json(tape)))
+    yield from closing(tape, *_END_MESSAGE)
+
+
+# ----------------------------------------------------------------------------- one-shot
+
+
+def parse(
+    text: str,
+    syntax: Syntax | None,
+    tools: tuple[ToolSpec, ...] = (),
+    reasoning: ReasoningTags | None = None,
+    in_reasoning: bool = False,
+) -> tuple[Delta | ToolCall, ...]:
+    """A whole output as texts and calls in order; the same path as a stream's."""
+    router = Router((), reasoning, in_reasoning, syntax, tools, calls_without_tools=True)
+    token = Token(None, text.encode("utf-8", "replace"), None, None)
+    events = router.push(token) + router.finish("stop")[0]
+    out: list[Delta | ToolCall] = []
+    for event in events:
+        match event:
+            case Delta(kind, part) if part:
+                out.append(Delta(kind, part))
+            case CallDone(_, call):
+                out.append(call)
+    return tuple(out)

@@ -1,0 +1,1 @@
+"""Messages and tools -> the prompt a model was trained on."""

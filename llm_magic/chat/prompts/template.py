@@ -1,0 +1,427 @@
+"""From messages to the prompt that a model was trained on.
+
+What comes in: a model's chat template (or none), its special strings, messages, tools. What goes
+out: `Rendered` text. It must not know token ids.
+
+Text of messages, tools and documents is data: where it spells a control token, a mark (a character
+that occurs nowhere in it) is put behind the spelling's first character, so that a tokenizer that
+splits at control strings does not see one. `Rendered.mark` names the mark; `Rendered.plain` is the
+text without it.
+
+What a template cannot render is reshaped (chat/adapt.py), which is decided by rendering a probe,
+once, when a conversation first needs to know.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise, product
+from typing import Any
+
+import jinja2
+
+from llm_magic.errors import TemplateError, named
+from llm_magic.events import Message, ToolCall, ToolSpec
+
+from ..parsing.syntax import ReasoningTags, detect_reasoning, detect_syntax, opens_reasoning
+from . import adapt, sandbox
+from .entries import Support, append_text, message_entries, tool_entry
+from .turn_formats import PRESETS
+
+TOKEN_NAMES = ("bos", "eos", "unk", "pad", "sep")
+# Unicode noncharacters first; private use after them, for texts that hold all of those.
+_MARKS = (*range(0xFDD0, 0xFDF0), *range(0x100000, 0x101000))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Where a message's text lies in `Rendered.plain`."""
+
+    role: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt. `tail`: its end from where the assistant's turn begins, without marks.
+
+    in_reasoning: the prompt has opened the reasoning part that the answer continues.
+    """
+
+    text: str
+    mark: str
+    segments: tuple[Segment, ...] = ()
+    tail: str = ""
+    in_reasoning: bool = False
+
+    @property
+    def plain(self) -> str:
+        return self.text.replace(self.mark, "") if self.mark else self.text
+
+
+def needs_bos(text: str, bos: str | None, add_bos: bool) -> bool:
+    """Whether the tokenizer has to put a BOS before this prompt: it is told to add one and the
+    template has not written it. A BOS that a template writes is never taken away."""
+    return add_bos and not (bos and text.startswith(bos))
+
+
+class Template:
+    """A chat template.
+
+    source: jinja2 text, or None. tokens: strings of bos, eos, unk, pad, sep as far as they exist.
+    control_texts: spellings of the vocabulary's control tokens. family: architecture or model
+    family, for what the source does not tell. preset: the pre-tokenizer's name, which names the
+    turn format of a model that has no template.
+
+    Safe to use from any thread.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        tokens: Mapping[str, str] | None = None,
+        control_texts: Sequence[str] = (),
+        family: str = "",
+        preset: str = "",
+    ) -> None:
+        self.source = source
+        self.tokens = {name: (tokens or {}).get(name) or "" for name in TOKEN_NAMES}
+        self.syntax = detect_syntax(source, family)
+        self.reasoning: ReasoningTags | None = detect_reasoning(source)
+        self._preset = PRESETS.get(preset) if source is None else None
+        if self._preset and control_texts and self._preset.needs not in control_texts:
+            self._preset = None
+        controls = {text for text in control_texts if len(text) > 1}
+        self._controls = re.compile(f"(?={_one_of(controls)}).", re.DOTALL) if controls else None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings that end an answer where nothing else would: the next line's role."""
+        if self.source is not None or self._preset:
+            return ()
+        return tuple(f"\n{role}:" for role in ("user", "assistant", "system", "tool"))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        add_generation_prompt: bool = True,
+        thinking: bool | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        continue_final: bool | None = None,
+    ) -> Rendered:
+        """The prompt of a conversation.
+
+        thinking: for templates that can switch reasoning; None is off. kwargs: further variables of
+        the template; they win over ours. continue_final: the last message is an assistant's text to
+        be continued; None: it is whenever it comes from the assistant and calls no tool.
+
+        Raises TemplateError with the template's own words, and the message's index where known.
+        """
+        messages = tuple(messages)
+        if not messages:
+            raise TemplateError("there are no messages")
+        for i, message in enumerate(messages):
+            _check_parts(i, message)
+        if continue_final is None:
+            continue_final = messages[-1].role == "assistant" and not messages[-1].calls
+        job = _Job(
+            self, tuple(tools), add_generation_prompt, bool(thinking), kwargs or {}, continue_final
+        )
+        try:
+            return job.render(messages)
+        except TemplateError as error:
+            if error.index is None:
+                error.index = job.blame(messages, str(error))
+                if error.index is not None:
+                    error.args = (f"{error} (messages[{error.index}])",)
+            raise
+
+    @cached_property
+    def support(self) -> Support:
+        """What this template can render, found out by rendering probes."""
+        return _probe(self)
+
+    def run(self, variables: Mapping[str, Any]) -> str:
+        """The template's output for these variables. Raises TemplateError."""
+        if self.source is None:
+            return self._turns(variables["messages"], variables["add_generation_prompt"])
+        try:
+            return sandbox.render(self._compiled, variables)
+        except sandbox.Refused as e:
+            raise TemplateError(str(e)) from None
+        except TemplateError:
+            raise
+        except Exception as e:  # a template can fail in any way that Python can
+            raise TemplateError(f"the chat template failed: {named(e)}") from e
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        assert self.source is not None
+        try:
+            return sandbox.environment().from_string(self.source)
+        except Exception as e:  # syntax errors, and whatever a hostile source makes of the parser
+            raise TemplateError(f"the chat template cannot be compiled: {named(e)}") from e
+
+    def _turns(self, messages: Sequence[Mapping[str, Any]], cue: bool) -> str:
+        """The fallback: the preset's turns, or "role: content" lines and the assistant's cue."""
+        if self._preset:
+            return self._preset.write(messages, cue, self.tokens["eos"])
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        return "".join(lines) + ("assistant:" if cue else "")
+
+    def protect(self, value: Any, mark: str) -> Any:
+        """The value with every spelling of a control token in its texts broken by the mark."""
+        if self._controls is None:
+            return value
+        match value:
+            case str():
+                return self._controls.sub(lambda m: m.group() + mark, value)
+            case Mapping():
+                return {self.protect(k, mark): self.protect(v, mark) for k, v in value.items()}
+            case list() | tuple():
+                return [self.protect(v, mark) for v in value]
+        return value
+
+
+def _one_of(texts: Collection[str]) -> str:
+    """A pattern for the shortest of these texts, branching by character.
+
+    Gemma has 6,250 control texts: tried one by one at every "<", 20 kB of them take 0.2 s.
+    """
+    if "" in texts:
+        return ""
+    rest: dict[str, set[str]] = {}
+    for text in texts:
+        rest.setdefault(text[0], set()).add(text[1:])
+    branches = [re.escape(first) + _one_of(tails) for first, tails in sorted(rest.items())]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+# ----------------------------------------------------------------------------- one rendering
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One call of Template.render."""
+
+    template: Template
+    tools: tuple[ToolSpec, ...]
+    cue: bool
+    thinking: bool
+    kwargs: Mapping[str, Any]
+    continued: bool
+
+    def render(self, messages: tuple[Message, ...]) -> Rendered:
+        adapted, tools = self._adapt(messages)
+        entries = message_entries(adapted, self.template.support)
+        specs = [tool_entry(tool) for tool in tools]
+        documents = self.kwargs.get("documents")
+        mark, end = _free_marks((self.template.source or "", entries, specs, documents))
+        variables = self._variables(mark, specs, documents)
+        entries = self.template.protect(entries, mark)
+        if self.continued:
+            append_text(entries[-1], end)
+        text = self._run(variables, entries, self.cue and not self.continued, mark, end)
+        if self.continued:
+            cut = text.rfind(end)
+            if cut < 0:
+                raise TemplateError(
+                    "the chat template leaves the last assistant message out, so it cannot be"
+                    " continued",
+                    len(messages) - 1,
+                )
+            text = text[:cut]
+        plain = text.replace(mark, "")
+        tail = self._tail(variables, entries, plain, mark, end)
+        inside = opens_reasoning(tail, self.template.reasoning)
+        return Rendered(text, mark, _segments(adapted, plain), tail, inside)
+
+    def _variables(self, mark: str, specs: list[Any], documents: Any) -> dict[str, Any]:
+        variables: dict[str, Any] = {
+            **{f"{name}_token": text for name, text in self.template.tokens.items()},
+            "tools": self.template.protect(specs, mark) or None,
+            "enable_thinking": self.thinking,
+            "thinking": self.thinking,
+            **self.kwargs,
+        }
+        if documents is not None:
+            variables["documents"] = self.template.protect(documents, mark)
+        return variables
+
+    def _run(
+        self, variables: dict[str, Any], entries: list[Any], cue: bool, mark: str, end: str
+    ) -> str:
+        text = self.template.run({"add_generation_prompt": cue, **variables, "messages": entries})
+        for char in (mark, end):  # a template may have printed the repr or ASCII JSON of a text
+            text = text.replace(f"\\u{ord(char):04x}", char) if "\\u" in text else text
+        return text
+
+    def _tail(
+        self, variables: dict[str, Any], entries: list[Any], plain: str, mark: str, end: str
+    ) -> str:
+        """What the assistant's turn starts with: the rest behind the same prompt without it."""
+        tags = self.template.reasoning
+        if tags is None or tags.open not in plain:
+            return ""
+        before = entries[:-1] if self.continued else entries
+        try:
+            head = self._run(variables, before, False, mark, end).replace(mark, "")
+        except TemplateError:
+            head = ""
+        return (
+            plain[len(head) :] if head and plain.startswith(head) else plain[-len(tags.open) - 8 :]
+        )
+
+    def _adapt(
+        self, messages: tuple[Message, ...]
+    ) -> tuple[tuple[Message, ...], Sequence[ToolSpec]]:
+        """Messages and tools as far as the template can take them."""
+        template, tools = self.template, self.tools
+        if tools and not template.support.tool_list:
+            text = adapt.describe_tools(tools, template.syntax)
+            messages, tools = adapt.with_instructions(messages, text), ()
+        exchange = any(m.calls or m.role == "tool" for m in messages)
+        if exchange and not template.support.tools:
+            messages = adapt.tools_as_text(messages, template.syntax)
+        elif exchange and not template.support.parallel:
+            messages = adapt.one_call_each(messages)
+        if messages[0].role == "system" and not template.support.system:
+            messages = adapt.system_folded(messages)
+        if _repeats(messages) and not template.support.repeats:
+            messages = adapt.alternating(messages)
+        return messages, tools
+
+    def blame(self, messages: tuple[Message, ...], reason: str) -> int | None:
+        """The index of the message that a template refuses: the first whose prefix fails so."""
+        job = replace(self, cue=True, continued=False)
+        for n in range(1, min(len(messages), 64) + 1):
+            try:
+                job.render(messages[:n])
+            except TemplateError as error:
+                if str(error) == reason:
+                    return n - 1
+        return None
+
+
+def _check_parts(index: int, message: Message) -> None:
+    if isinstance(message.content, tuple):
+        for part in message.content:
+            if part.type != "text":
+                raise TemplateError(
+                    f"messages[{index}] has a part of type {part.type!r};"
+                    " this model reads only text",
+                    index,
+                )
+
+
+def _repeats(messages: Sequence[Message]) -> bool:
+    """Whether it is more than user and assistant in turns behind a system message."""
+    roles = [m.role for m in messages if m.role != "tool" and not m.calls]
+    late_system = "system" in roles[1:]
+    return late_system or any(a == b for a, b in pairwise(roles))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, item in value.items():
+                yield from _texts(key)
+                yield from _texts(item)
+        case list() | tuple():
+            for item in value:
+                yield from _texts(item)
+
+
+def _free_marks(value: Any) -> tuple[str, str]:
+    """Two characters that no text contains, neither as they are nor as a \\u escape."""
+    texts = "\0".join(_texts(value))
+    lower = texts.lower() if "\\u" in texts or "\\U" in texts else ""
+    free = (chr(c) for c in _MARKS if chr(c) not in texts and f"\\u{c:04x}" not in lower)
+    try:
+        return next(free), next(free)
+    except StopIteration:
+        raise TemplateError("the messages hold every character that could be a mark") from None
+
+
+def _segments(messages: Sequence[Message], plain: str) -> tuple[Segment, ...]:
+    """The messages' texts in the prompt, in order; one that the template changed is left out."""
+    out, at = [], 0
+    for message in messages:
+        text = message.text if message.text in plain[at:] else message.text.strip()
+        start = plain.find(text, at) if text else -1
+        if start >= 0:
+            at = start + len(text)
+            out.append(Segment(message.role, start, at))
+    return tuple(out)
+
+
+# ----------------------------------------------------------------------------- probes
+
+_PROBE_TOOL = ToolSpec("probe_tool", "probe", {"type": "object", "properties": {}})
+
+
+def _probe(template: Template) -> Support:
+    """Render a tool exchange, with two calls if possible, and a few smaller conversations."""
+
+    def shows(messages: Sequence[Message], *texts: str, form: Support, tools: Any = None) -> bool:
+        variables = {
+            **{f"{name}_token": text for name, text in template.tokens.items()},
+            "messages": message_entries(messages, form),
+            "tools": tools,
+            "add_generation_prompt": True,
+            "enable_thinking": False,
+        }
+        try:
+            out = template.run(variables)
+        except TemplateError:
+            return False
+        return all(text in out for text in texts)
+
+    hello, again, rules = (
+        Message("user", "hello"),
+        Message("user", "again"),
+        Message("system", "rules"),
+    )
+    form = Support(True, True, True, True)
+    if not shows((hello,), "hello", form=form):
+        listed = replace(form, parts=True)
+        form = listed if shows((hello,), "hello", form=listed) else form
+    exchange = None
+    if template.source and "tool" in template.source:
+        for parallel, text, short in product((True, False), (False, True), (False, True)):
+            tried = replace(form, parallel=parallel, text_arguments=text, short_ids=short)
+            messages = _EXCHANGE if parallel else adapt.one_call_each(_EXCHANGE)
+            if shows(messages, "probe_a", "probe_b", "result_a", "result_b", form=tried):
+                exchange = tried
+                break
+    return replace(
+        exchange or form,
+        system=shows((rules, hello), "rules", "hello", form=form),
+        tools=exchange is not None,
+        tool_list=shows(
+            (hello,), "probe_tool", "hello", form=form, tools=[tool_entry(_PROBE_TOOL)]
+        ),
+        repeats=shows((hello, again), "hello", "again", form=form),
+    )
+
+
+_EXCHANGE = (
+    Message("user", "question"),
+    Message(
+        "assistant",
+        None,
+        calls=(
+            ToolCall("call_000000000000000000000001", "probe_a", '{"x": 1}'),
+            ToolCall("call_000000000000000000000002", "probe_b", '{"x": 2}'),
+        ),
+    ),
+    Message("tool", "result_a", call_id="call_000000000000000000000001", name="probe_a"),
+    Message("tool", "result_b", call_id="call_000000000000000000000002", name="probe_b"),
+    Message("assistant", "answer"),
+    Message("user", "thanks"),
+)

@@ -1,0 +1,1 @@
+"""Python functions as tools: what the model is told, and how a call runs."""

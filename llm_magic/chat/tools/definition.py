@@ -1,0 +1,321 @@
+"""Functions as tools: what a model is told about them, and arguments in the types they declare.
+
+Comes in: functions with type hints and docstrings, ToolSpecs, OpenAI-style dicts. Goes out: Tools.
+It must not know models or conversations: chat/toolrun.py calls tools.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, overload
+
+from llm_magic.errors import RequestError, SchemaError, ToolError
+from llm_magic.events import ToolSpec
+
+from ..parsing.markup.values import loads
+from ..schema import default_of, from_json, object_schema
+
+NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a model may call. Calling the Tool calls the function.
+
+    spec: what the model sees. function: None for a tool that is only described: whoever reads the
+    reply answers its calls. hints: the declared type of each parameter. timeout: seconds for one
+    call; None = as the conversation says.
+    """
+
+    spec: ToolSpec
+    function: Callable[..., Any] | None = None
+    hints: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    timeout: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self.function is None:
+            raise ToolError(f"{self.name} is only described; there is no function to call")
+        return self.function(*arguments, **named)
+
+    def problems(self, arguments: Any) -> list[str]:
+        """What is wrong with a call's arguments, in words for the model; none if they are valid."""
+        import jsonschema
+
+        if not isinstance(arguments, dict):
+            return ["the arguments must be a JSON object"]
+        validator = jsonschema.Draft202012Validator(self.spec.parameters)
+        errors = [e for e in validator.iter_errors(arguments) if not _is_multiple(e)]
+        errors.sort(key=lambda e: list(map(str, e.path)))
+        return [
+            ".".join(map(str, ["arguments", *e.absolute_path])) + f": {e.message}" for e in errors
+        ]
+
+    def run(self, arguments: Mapping[str, Any]) -> Any:
+        """Call the function with valid arguments, converted to the types that it declares."""
+        values = {k: from_json(self.hints.get(k, Any), v) for k, v in arguments.items()}
+        return self(**values)
+
+
+def _is_multiple(error: Any) -> bool:
+    """Whether a number was found to be no multiple of another only because floats are binary:
+    0.58 is one of 0.01, but 0.58 / 0.01 is not whole."""
+    if error.validator != "multipleOf":
+        return False
+    value, step = Decimal(repr(error.instance)), Decimal(repr(error.validator_value))
+    return value % step == 0
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, timeout: float | None = None
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Make a function a tool: `@llm_magic.tool`, or with options `@llm_magic.tool(timeout=5)`.
+
+    The signature gives the JSON schema of the parameters (a parameter without a type takes
+    anything), the docstring the descriptions, in Google, NumPy or reST style; `Annotated[int,
+    "how many"]` describes a parameter too. ToolError says which parameter cannot be used.
+    """
+    if function is None:
+        return lambda f: _from_function(f, name, description, timeout)
+    return _from_function(function, None, None, None)
+
+
+def as_tool(thing: Any) -> Tool:
+    """A Tool from itself, a function, a ToolSpec or an OpenAI-style dict.
+
+    ToolError for a function that cannot be a tool, RequestError for a dict that describes none.
+    """
+    match thing:
+        case Tool():
+            return thing
+        case ToolSpec():
+            return Tool(_checked(thing))
+        case Mapping():
+            return Tool(_from_dict(thing))
+    if callable(thing):
+        return _from_function(thing, None, None, None)
+    raise RequestError(
+        f"not a tool: {thing!r}; give a function, or a dict with name and parameters"
+    )
+
+
+def as_tools(things: Sequence[Any] | str) -> tuple[Tool, ...]:
+    """Tools in the given order, also from a JSON list of descriptions. RequestError for two of one
+    name, and for what describes no tool."""
+    if isinstance(things, str):
+        try:
+            things = list(loads(things))
+        except (ValueError, TypeError) as e:
+            raise RequestError(f"the tools are not JSON: {e}") from None
+    elif callable(things) or isinstance(things, Mapping | Tool | ToolSpec):
+        things = [things]
+    tools = tuple(as_tool(thing) for thing in things)
+    names = [t.name for t in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestError(f"two tools are called {name!r}")
+    return tools
+
+
+def _checked(spec: ToolSpec) -> ToolSpec:
+    import jsonschema
+
+    if not NAME.fullmatch(spec.name):
+        raise RequestError(f"a tool needs a name of letters, digits, _ and -, not {spec.name!r}")
+    try:
+        jsonschema.Draft202012Validator.check_schema(spec.parameters)
+    except jsonschema.SchemaError as e:
+        raise RequestError(
+            f"the parameters of {spec.name} are no JSON schema: {e.message}"
+        ) from None
+    if spec.parameters.get("type", "object") != "object":
+        raise RequestError(f"the parameters of {spec.name} must be a JSON schema of type object")
+    return spec
+
+
+def _from_dict(data: Mapping[str, Any]) -> ToolSpec:
+    kind = data.get("type", "function")
+    function = data.get("function", data)
+    if kind != "function" and "function" not in data and kind != "object":
+        raise RequestError(f"a tool of type {kind!r}; only functions can be called")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise RequestError(f"a tool needs a name: {data!r}")
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    if not isinstance(parameters, Mapping):
+        raise RequestError(f"the parameters of {function['name']} must be a JSON schema")
+    words = function.get("description") or ""
+    return _checked(ToolSpec(function["name"], str(words), dict(parameters)))
+
+
+# ----------------------------------------------------------------------------- functions
+
+
+def _from_function(
+    function: Callable[..., Any],
+    name: str | None,
+    description: str | None,
+    timeout: float | None,
+) -> Tool:
+    name = name or str(getattr(function, "__name__", type(function).__name__))
+    if not NAME.fullmatch(name):
+        raise ToolError(f"{name!r} cannot be a tool's name: give one with name=")
+    hints = _hints(function, name)
+    text, words = read_docstring(inspect.getdoc(function) or "")
+    required, defaults, open_ended = [], {}, False
+    for parameter in _parameters(function, name):
+        if parameter.kind is parameter.VAR_KEYWORD:
+            open_ended = True
+            continue
+        hints.setdefault(parameter.name, Any)
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        else:
+            defaults[parameter.name] = default_of(parameter.default)
+    names = [p.name for p in _parameters(function, name) if p.kind is not p.VAR_KEYWORD]
+    hints = {n: hints[n] for n in names}
+    try:
+        schema = object_schema(hints, required)
+    except SchemaError as e:
+        raise ToolError(f"{name} cannot be a tool: parameter {e}") from None
+    for key, part in schema["properties"].items():
+        if key in words and "description" not in part:
+            part["description"] = words[key]
+        part |= defaults.get(key, {})
+    if open_ended:
+        schema["additionalProperties"] = True
+    spec = ToolSpec(name, description if description is not None else text, schema)
+    return Tool(spec, function, hints, timeout)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as e:
+        raise ToolError(f"{name} cannot be a tool: it has no signature ({e})") from None
+    for parameter in found:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise ToolError(
+                f"{name} cannot be a tool: {parameter} has no name that a call could use"
+            )
+    return found
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except NameError as e:
+        raise ToolError(f"{name} cannot be a tool: a type cannot be found ({e})") from None
+    except TypeError:  # a callable without annotations, such as functools.partial
+        inner = getattr(function, "func", None)
+        return _hints(inner, name) if inner is not None else {}
+
+
+# ----------------------------------------------------------------------------- docstrings
+
+_SECTION = re.compile(
+    r"(?P<name>args|arguments|parameters|params|keyword args|keyword arguments|returns?|yields?|"
+    r"raises|examples?|notes?|references|see also|attributes|warnings?|todo)\s*:?\s*",
+    re.IGNORECASE,
+)
+_WITH_PARAMETERS = (
+    "args",
+    "arguments",
+    "parameters",
+    "params",
+    "keyword args",
+    "keyword arguments",
+)
+_GOOGLE = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
+_NUMPY = re.compile(r"\*{0,2}(?P<names>\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
+_REST = re.compile(
+    r":(?:param|parameter|arg|argument|key)\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)"
+)
+_REST_OTHER = re.compile(r":\w+[^:]*:")
+
+
+def read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of the function, and of each parameter."""
+    head: list[str] = []
+    words: dict[str, list[str]] = {}
+    lines = text.splitlines()
+    i = 0
+    while i < len(lines):
+        line = lines[i]
+        section = _SECTION.fullmatch(line.strip()) if line.strip() else None
+        ruled = i + 1 < len(lines) and re.fullmatch(r"\s*-{3,}\s*", lines[i + 1]) is not None
+        if section and (ruled or line.rstrip().endswith(":")):
+            body, i = _body(lines, i + 1 + ruled, line, ruled)
+            if section["name"].lower() in _WITH_PARAMETERS:
+                _read_section(body, words, ruled)
+        elif match := _REST.match(line.strip()):
+            words[match["name"]], i = _field(lines, i, match["text"])
+        elif _REST_OTHER.match(line.strip()):
+            _, i = _field(lines, i, "")
+        else:
+            head.append(line)
+            i += 1
+    return "\n".join(head).strip(), {k: " ".join(v).strip() for k, v in words.items()}
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _body(lines: list[str], i: int, head: str, ruled: bool) -> tuple[list[str], int]:
+    """The lines of a section: the indented ones, or in NumPy's style all up to the next section."""
+    body: list[str] = []
+    while i < len(lines):
+        line = lines[i]
+        if ruled:
+            next_ruled = i + 1 < len(lines) and re.fullmatch(r"\s*-{3,}\s*", lines[i + 1])
+            if line.strip() and next_ruled:
+                break
+        elif line.strip() and _indent(line) <= _indent(head):
+            break
+        body.append(line)
+        i += 1
+    return body, i
+
+
+def _read_section(body: list[str], words: dict[str, list[str]], ruled: bool) -> None:
+    filled = [line for line in body if line.strip()]
+    base = min(map(_indent, filled), default=0)
+    current: list[list[str]] = []
+    for line in filled:
+        match = (_NUMPY if ruled else _GOOGLE).fullmatch(line.strip())
+        if _indent(line) == base and match:
+            names = re.split(r"\s*,\s*", match["names"]) if ruled else [match["name"]]
+            current = [words.setdefault(name, []) for name in names]
+            if not ruled:
+                current[0].append(match["text"])
+        else:
+            for part in current:
+                part.append(line.strip())
+
+
+def _field(lines: list[str], i: int, text: str) -> tuple[list[str], int]:
+    """A reST field: its text goes on in the lines that are indented deeper."""
+    parts, base = [text], _indent(lines[i])
+    i += 1
+    while i < len(lines) and lines[i].strip() and _indent(lines[i]) > base:
+        parts.append(lines[i].strip())
+        i += 1
+    return parts, i

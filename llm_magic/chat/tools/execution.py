@@ -1,0 +1,386 @@
+"""One call of a tool: approved, validated, run, recorded.
+
+Comes in: a ToolCall of a model and the tools that were offered. Goes out: a ToolRecord whose
+`result` is text for the model; whatever goes wrong is a result too. It must not know models or
+conversations.
+
+Threads. A tool runs on the thread that asks for it, so that what belongs to the main thread (an
+open database, a figure) works there. It runs on a daemon thread of its own when it has a timeout,
+when it is a coroutine, or when the asking thread is not the main one: such a call is abandoned when
+its time is over or when the turn is cancelled. It may go on in the background, unheard.
+"""
+
+import _thread
+import asyncio
+import contextlib
+import inspect
+import io
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from llm_magic.errors import named
+from llm_magic.events import ToolCall, ToolRecord
+
+from ..interrupts import immediate
+from ..parsing.syntax import call_arguments
+from ..schema import to_json
+from .definition import Tool
+
+MAX_RESULT = 8_000  # characters of a result that a model gets to read
+MAX_STDOUT = 20_000  # characters that are kept of what a tool prints
+POLL = 0.05  # seconds between looks at a running tool; interrupts arrive in between
+
+# Yes (True or None), no (False, or the reason as text), or arguments to use instead.
+Verdict = bool | str | Mapping[str, Any] | None
+Approve = Callable[[ToolCall, Any], Verdict]
+
+
+class Halted(Exception):
+    """The turn was cancelled while a tool ran."""
+
+
+class Halt:
+    """Ends a running tool. `set` may be called from any thread; it works once.
+
+    A tool on the main thread is ended by what Ctrl-C sends, from under the lock: so it cannot come
+    when the tool is over.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._set = False
+        self._on_main = False
+        self._struck = False  # Python has heard the signal
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        with self._lock:
+            if self._set:
+                return
+            self._set = True
+            on_main = self._on_main
+        if on_main:
+            threading.Thread(target=self._insist, daemon=True).start()
+
+    def _insist(self) -> None:
+        """Signal until it is heard: one that comes just before a sleep begins does not end it."""
+        while True:
+            with self._lock:
+                if not self._on_main or self._struck:
+                    return
+                if hasattr(signal, "pthread_kill"):
+                    signal.pthread_kill(cast(int, threading.main_thread().ident), signal.SIGINT)
+                else:
+                    _thread.interrupt_main()
+            time.sleep(POLL)
+
+    def _strike(self, number: int, frame: Any) -> None:
+        self._struck = True
+        raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def on_main(self) -> Iterator[None]:
+        """Around a tool that runs on the main thread. Raises Halted where `set` ended it."""
+        # Whoever has a handler of his own is not disturbed: such a tool ends by itself.
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with self._lock:
+            if self._set:
+                raise Halted
+            self._on_main = ours
+        try:
+            if ours:
+                signal.signal(signal.SIGINT, self._strike)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._on_main = False
+        except KeyboardInterrupt:
+            with self._lock:
+                self._on_main = False
+            if self._set:
+                raise Halted from None
+            raise
+        finally:
+            if ours:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a call came to so far."""
+
+    arguments: Any = None
+    approval: str = "auto"
+    status: str = "ok"
+    result: str = ""
+    error: str | None = None
+    stdout: str = ""
+    waited: float = 0.0  # seconds for a verdict
+
+
+def run_call(
+    call: ToolCall,
+    tools: Sequence[Tool],
+    round: int,
+    *,
+    approve: Approve | None = None,
+    timeout: float | None = None,
+    halt: Halt | None = None,
+) -> ToolRecord:
+    """Answer a call. Never raises but for KeyboardInterrupt, which carries the record as `.record`.
+
+    approve: asked before anything runs, with the call and its parsed arguments. timeout: seconds,
+    for tools that have none of their own. halt: set it to end or abandon the tool.
+    """
+    out = _Outcome()
+    began = time.perf_counter()
+    printed = io.StringIO()
+
+    def record() -> ToolRecord:
+        seconds = time.perf_counter() - began - out.waited
+        text = _clipped(printed.getvalue(), MAX_STDOUT)
+        return ToolRecord(
+            round, call, out.arguments, out.approval, out.status, seconds, out.result, text,
+            out.error, out.waited,
+        )  # fmt: skip
+
+    try:
+        with immediate():  # an interrupt ends what the user's code does
+            if (tool := _prepared(call, tools, approve, out)) is not None:
+                _run(tool, out, printed, tool.timeout or timeout, halt or Halt())
+    except KeyboardInterrupt as e:
+        out.status, out.result = "interrupted", "The call was interrupted."
+        out.error = "KeyboardInterrupt"
+        e.record = record()  # type: ignore[attr-defined]
+        raise
+    return record()
+
+
+def _prepared(
+    call: ToolCall, tools: Sequence[Tool], approve: Approve | None, out: _Outcome
+) -> Tool | None:
+    """The tool to run, or None when the answer is known already."""
+    tool = next((t for t in tools if t.name == call.name), None)
+    if tool is None:
+        names = ", ".join(t.name for t in tools) or "none"
+        _refused(out, "unknown", f"There is no tool {call.name!r}. Tools: {names}.")
+        return None
+    try:
+        empty = not call.arguments.strip()
+        out.arguments = {} if empty else call_arguments(call)
+    except ValueError as e:
+        _refused(out, "invalid", f"The arguments are not JSON: {e}.")
+        return None
+    if problems := tool.problems(out.arguments):
+        _refused(out, "invalid", _listed(problems))
+        return None
+    if approve is not None and not _approved(call, tool, approve, out):
+        return None
+    return tool
+
+
+def _approved(call: ToolCall, tool: Tool, approve: Approve, out: _Outcome) -> bool:
+    asked = time.perf_counter()
+    try:
+        verdict = approve(call, out.arguments)
+    except Exception as e:  # whoever was to decide could not: that is no approval
+        verdict = f"it could not be asked for ({named(e)})"
+    finally:  # an interrupt ends the waiting, too
+        out.waited = time.perf_counter() - asked
+    out.approval = "approved"
+    match verdict:
+        case True | None:
+            return True
+        case Mapping():
+            out.approval, out.arguments = "edited", to_json(verdict)
+            if problems := tool.problems(out.arguments):
+                _refused(out, "invalid", _listed(problems))
+                return False
+            return True
+    out.approval = "refused"
+    reason = f": {verdict}" if isinstance(verdict, str) and verdict else ""
+    _refused(out, "refused", f"The user refused this call{reason}.")
+    return False
+
+
+def _refused(out: _Outcome, status: str, why: str) -> None:
+    out.status, out.result, out.error = status, f"Error: {why}", why
+
+
+def _listed(problems: list[str]) -> str:
+    return "The arguments are not valid. " + "; ".join(problems[:5])
+
+
+# ----------------------------------------------------------------------------- running
+
+
+def _run(
+    tool: Tool, out: _Outcome, printed: io.StringIO, timeout: float | None, halt: Halt
+) -> None:
+    arguments = out.arguments
+
+    def work() -> Any:
+        with captured(printed):
+            value = tool.run(arguments)
+            return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+    here = threading.current_thread() is threading.main_thread()
+    alone = timeout is not None or not here or inspect.iscoroutinefunction(tool.function)
+    try:
+        if alone:
+            value = _abandonable(work, tool.name, timeout, halt)
+        else:
+            with halt.on_main():
+                value = work()
+        out.result = render(value, printed.getvalue())
+    except TimeoutError as e:
+        if e.args != (_TIMED_OUT,):
+            _raised(out, e)
+            return
+        _refused(out, "timeout", f"{tool.name} took longer than {timeout:g} s and was given up.")
+    except Halted:
+        out.status, out.error = "interrupted", "the turn was cancelled"
+        out.result = "The call was interrupted."
+    except Exception as e:
+        _raised(out, e)
+
+
+def _raised(out: _Outcome, e: BaseException) -> None:
+    _refused(out, "error", _clipped(named(e), MAX_RESULT // 4))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+_TIMED_OUT = "llm_magic: out of time"  # tells our own TimeoutError from one that a tool raises
+
+
+def _abandonable(work: Callable[[], Any], name: str, timeout: float | None, halt: Halt) -> Any:
+    """Run on a daemon thread; stop waiting at the timeout or when `halt` is set."""
+    done = threading.Event()
+    box: list[tuple[bool, Any]] = []
+
+    def body() -> None:
+        try:
+            box.append((True, work()))
+        except BaseException as e:  # SystemExit of a tool must not end quietly
+            box.append((False, e))
+        done.set()
+
+    threading.Thread(target=body, name=f"llm_magic tool {name}", daemon=True).start()
+    end = None if timeout is None else time.monotonic() + timeout
+    while not done.wait(POLL if end is None else max(0.0, min(POLL, end - time.monotonic()))):
+        if halt.is_set():
+            raise Halted
+        if end is not None and time.monotonic() >= end:
+            raise TimeoutError(_TIMED_OUT)
+    ok, value = box[0]
+    if ok:
+        return value
+    raise value if isinstance(value, Exception) else RuntimeError(named(value))
+
+
+# ----------------------------------------------------------------------------- output
+
+
+def render(value: Any, printed: str = "") -> str:
+    """A result as text for a model: `_repr_llm_()`, else Markdown, else text, else JSON.
+
+    At most MAX_RESULT characters. printed: what stands in for a function that returns nothing.
+    """
+    for method in ("_repr_llm_", "_repr_markdown_"):
+        show = getattr(value, method, None)
+        if callable(show) and not isinstance(value, type):
+            with contextlib.suppress(Exception):  # a broken view must not hide the result
+                if isinstance(text := show(), str):
+                    return _clipped(text, MAX_RESULT)
+    if value is None:
+        return _clipped(printed.strip(), MAX_RESULT) or "(no result)"
+    if isinstance(value, str):
+        return _clipped(value, MAX_RESULT)
+    return _clipped(_as_text(value), MAX_RESULT)
+
+
+def _as_text(value: Any) -> str:
+    plain = isinstance(value, bool | int | float | dict | list | tuple | set | frozenset)
+    if plain or hasattr(value, "model_dump") or hasattr(type(value), "__dataclass_fields__"):
+        with contextlib.suppress(Exception):
+            return json.dumps(to_json(value), ensure_ascii=False)
+    try:
+        return str(value)
+    except Exception as e:
+        return f"({type(value).__name__} without a text: {type(e).__name__})"
+
+
+def _clipped(text: str, limit: int) -> str:
+    """The text, or its beginning and end with a note of how much is left out between them."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 3 // 4, limit // 4
+    left = len(text) - head - tail
+    return f"{text[:head]}\n[... {left} characters left out ...]\n{text[-tail:]}"
+
+
+class _Split:
+    """Stands for sys.stdout or sys.stderr while tools run: what their threads print goes to them,
+    everything else where it went before. In all else it is the real stream."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self.sinks: dict[int, io.StringIO] = {}
+
+    def _target(self) -> Any:
+        return self.sinks.get(threading.get_ident(), self.real)
+
+    def write(self, text: str) -> Any:
+        return self._target().write(text)
+
+    def writelines(self, lines: Any) -> None:
+        self._target().writelines(lines)
+
+    def flush(self) -> None:
+        self._target().flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def captured(sink: io.StringIO) -> Iterator[None]:
+    """Collect what this thread prints to stdout and stderr. Other threads print as before."""
+    me = threading.get_ident()
+    with _LOCK:
+        splits = [_install(name, me, sink) for name in ("stdout", "stderr")]
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for name, split, before in splits:
+                if before is None:
+                    split.sinks.pop(me, None)
+                else:
+                    split.sinks[me] = before
+                if not split.sinks and getattr(sys, name) is split:
+                    setattr(sys, name, split.real)
+
+
+def _install(name: str, me: int, sink: io.StringIO) -> tuple[str, _Split, io.StringIO | None]:
+    current = getattr(sys, name)
+    split = current if type(current) is _Split else _Split(current)
+    before = split.sinks.get(me)
+    split.sinks[me] = sink
+    setattr(sys, name, split)
+    return name, split, before

@@ -1,0 +1,476 @@
+"""The portable forward pass: pure tinygrad operations in float32, on any tinygrad device.
+
+Comes in: an open GGUF and its Config, then rows (token id, slot, position). Goes out: logits of
+chosen rows (engine/forward.py). It is the oracle of the kernels: exact weights, float32 keys and
+values, no shortcut that changes a number. It must not know requests, text or threads.
+
+Two programs are compiled, each for 1 and for CHUNK rows: one layer, and the output (norm and
+vocabulary). All layers run the same program on their own weights. Positions enter as variables, and
+attention reads only the blocks of the cache that hold something, so nothing is compiled after
+loading. What differs between layers is data: the rotation angles come from the host for each chunk,
+a window is a variable, and a layer without one has a window of the whole context.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import device as devices
+from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
+from ..forward import F32, I32
+from ..gate import Gate
+from ..gguf import GGUF, TensorInfo
+from ..quants import decode, dequantize
+from . import graph
+from .graph import BLOCK, LANES
+from .programs import Array, Program, Run, Values
+
+Say = Callable[[str, int, int], None]  # (stage, done, total)
+
+CHUNK = 8  # rows of the program for prompts: small enough that a step can stop soon
+SIZES = (1, CHUNK)
+FEW = 2  # so many rows take less time alone than in a chunk that is filled up
+MAX_ROWS = 32
+PIECE = 4096  # rows of a matrix that are decoded at once while loading: bounds the memory for it
+
+
+class Portable:
+    """A model with its KV cache as plain tinygrad programs. All calls come from one thread.
+
+    Whoever constructs it holds the gate (graphs are built); `resize` takes the gate itself.
+    """
+
+    def __init__(
+        self,
+        gguf: GGUF,
+        config: Config,
+        n_ctx: int,
+        n_slots: int,
+        device: str = "CPU",
+        gate: Gate | None = None,
+        on_progress: Say | None = None,
+    ) -> None:
+        self.config, self.device = config, device
+        self._gate = gate or Gate()
+        self._say: Say = on_progress or (lambda stage, done, total: None)
+        self._n_ctx, self._n_slots = n_ctx, n_slots
+        self._embedding: TensorInfo | None = gguf.tensors[MODEL_WEIGHTS["embedding"]]
+        self._weights = _load_weights(gguf, config, device, self._say)
+        self._angles = _Angles.of(gguf, config, device)
+        self._x = {t: (self._array(t, config.dim), self._array(t, config.dim)) for t in SIZES}
+        self._logits = {t: self._array(t, self._weights.output.shape[0] * LANES) for t in SIZES}
+        self._caches = [self._new_cache(n_ctx) for _ in range(n_slots)]
+        self._filled = [0] * n_slots  # positions of each slot whose memory was touched
+        self._programs: dict[tuple[str, int], Program] = {}
+        self._runs: dict[tuple[int, int], Run] = {}  # (rows, slot) -> all layers
+        self._outputs: dict[int, Run] = {}
+        self._rows = np.zeros((CHUNK, config.dim), np.float32)
+        self.warm_up(self._say)
+
+    # ------------------------------------------------------------------ sizes
+
+    @property
+    def n_vocab(self) -> int:
+        return self.config.n_vocab
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @property
+    def n_slots(self) -> int:
+        return self._n_slots
+
+    @property
+    def max_rows(self) -> int:
+        return MAX_ROWS
+
+    @property
+    def max_wanted(self) -> int:
+        return MAX_ROWS
+
+    @property
+    def description(self) -> str:
+        return f"portable, {self.device}"
+
+    @property
+    def closed(self) -> bool:
+        return self._embedding is None
+
+    @property
+    def position_bytes(self) -> int:
+        return 2 * self.config.n_layers * self.config.kv_dim * 4
+
+    def forget(self, slot: int) -> None:
+        """See `Forward.forget`. The memory stays: programs are bound to it."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Weights and KV cache; on the CPU, the filled part of the cache: the rest is not there."""
+        if self.closed:
+            return 0
+        weights = sum(array.nbytes for array in self._weights.all())
+        if self.device != "CPU":
+            return weights + sum(array.nbytes for cache in self._caches for array in cache.all())
+        return weights + self.position_bytes * sum(self._filled)
+
+    # ------------------------------------------------------------------ programs
+
+    def warm_up(self, on_progress: Say) -> None:
+        """Build and compile every program, so that no step has to. Call while holding the gate."""
+        with devices.building():
+            for i, t in enumerate(SIZES):
+                on_progress("compile", 2 * i, 2 * len(SIZES))
+                self._programs["layer", t] = self._build_layer(t, self._caches[0])
+                on_progress("compile", 2 * i + 1, 2 * len(SIZES))
+                self._programs["output", t] = self._build_output(t)
+        self._plan()
+        on_progress("compile", 2 * len(SIZES), 2 * len(SIZES))
+
+    def _build_layer(self, t: int, cache_of_slot: "_Cache") -> Program:
+        weights = self._weights.layers[0]
+        cos, sin = self._angles.arrays[self.config.layers[0].rope, t]
+        # Capturing runs it once: on a cache of its own, since the real one may be in use.
+        shape = cache_of_slot.keys[0].shape
+        cache, positions = [self._array(*shape), self._array(*shape)], shape[0]
+        inputs = [*self._x[t], cos, sin, *weights.values(), *cache]
+        names, config = tuple(weights), self.config
+
+        def layer(*args: Any) -> None:
+            x, out, cos, sin, *rest = args[: len(inputs)]
+            keys, values = rest[len(names) :]
+            at = graph.Where(*args[len(inputs) :])
+            w = dict(zip(names, rest[: len(names)], strict=True))
+            x = x + graph.attention(config, w, x, cos, sin, keys, values, at)
+            out.assign(x + graph.feed_forward(config, w, x)).realize()
+
+        bounds = {
+            "first": (0, positions // BLOCK - 1),
+            "blocks": (1, positions // BLOCK),
+            "position": (0, positions - t),
+            "window": (1, positions),
+        }
+        program = Program.build(layer, inputs, bounds)
+        for array in cache:
+            array.free()
+        return program
+
+    def _build_output(self, t: int) -> Program:
+        config = self.config
+
+        def output(x: Any, norm: Any, matrix: Any, logits: Any) -> None:
+            logits.assign(graph.output(config, norm, matrix, x)).realize()
+
+        return Program.build(output, self._output_arrays(t), {})
+
+    def _output_arrays(self, t: int) -> list[Array]:
+        weights = self._weights
+        return [self._x[t][0], weights.output_norm, weights.output, self._logits[t]]
+
+    def _plan(self) -> None:
+        """Lay out the runs of a step. Builds no graph."""
+        for t in SIZES:
+            program = self._programs["output", t]
+            self._outputs[t] = Run([(program, self._output_arrays(t))], self.device)
+            for slot in range(self._n_slots):
+                if (t, slot) not in self._runs:
+                    self._runs[t, slot] = self._layer_run(t, self._caches[slot])
+
+    def _layer_run(self, t: int, cache: "_Cache") -> Run:
+        here, there = self._x[t]
+        steps = []
+        for i, layer in enumerate(self.config.layers):
+            cos, sin = self._angles.arrays[layer.rope, t]
+            weights = self._weights.layers[i].values()
+            inputs = [here, there, cos, sin, *weights, cache.keys[i], cache.values[i]]
+            steps.append((self._programs["layer", t], inputs))
+            here, there = there, here
+        return Run(steps, self.device)
+
+    # ------------------------------------------------------------------ steps
+
+    def step(self, tokens: I32, slots: I32, positions: I32, want: I32) -> F32:
+        """See Forward.step. Rows of one slot are cut into chunks of CHUNK rows or 1.
+
+        The last chunk of a slot may be filled up: positions after its last row then hold keys and
+        values of nothing, which no row can see before they are written again.
+        """
+        self._check(tokens, slots, positions)
+        x = self._embed(tokens)  # [n, dim]
+        wanted = np.empty((len(want), self.config.dim), np.float32)
+        for first, last in _chunks(slots):
+            slot, position = int(slots[first]), int(positions[first])
+            hidden = self._layers(x[first:last], slot, position)
+            a, b = np.searchsorted(want, (first, last))
+            wanted[a:b] = hidden[want[a:b] - first]
+        return self._vocabulary(wanted)
+
+    def _check(self, tokens: I32, slots: I32, positions: I32) -> None:
+        """Programs do not check what they are given: a wrong number here would write anywhere."""
+        if self.closed:
+            raise RuntimeError("this forward pass is closed")
+        n = len(tokens)
+        limits = ((tokens, self.n_vocab), (slots, self.n_slots), (positions, self.n_ctx))
+        if not 1 <= n <= MAX_ROWS or any(len(array) != n for array, _ in limits):
+            raise ValueError(f"a step takes 1 to {MAX_ROWS} rows, each with token, slot, position")
+        for array, limit in limits:
+            if array.min() < 0 or array.max() >= limit:
+                raise ValueError(f"token, slot or position outside 0 to {limit - 1}")
+
+    def _embed(self, tokens: I32) -> F32:
+        """Rows of the embedding, decoded from the file's mapping: memory holds no second copy."""
+        info, config = self._embedding, self.config
+        assert info is not None
+        rows = info.data.reshape(config.n_vocab, -1)[tokens]
+        x = decode(info.type, rows.reshape(-1)).reshape(len(tokens), config.dim)
+        return x if config.embedding_scale == 1.0 else x * np.float32(config.embedding_scale)
+
+    def _layers(self, x: F32, slot: int, position: int) -> F32:
+        """Run all layers on rows of one slot; float32 [n, dim] after the last."""
+        n, t = len(x), 1 if len(x) == 1 else CHUNK
+        self._rows[:n], self._rows[n:] = x, 0.0
+        self._x[t][0].write(self._rows[:t])
+        self._angles.write(t, position)
+        windows = [layer.window for layer in self.config.layers]
+        values = {window: self._values(t, position, window) for window in set(windows)}
+        self._runs[t, slot]([values[window] for window in windows])
+        self._filled[slot] = max(self._filled[slot], position + t)
+        last = self._x[t][self.config.n_layers % 2]
+        return last.read()[:n]
+
+    def _values(self, t: int, position: int, window: int | None) -> Values:
+        """The variables of a layer with this window, for rows from `position` on."""
+        window = min(window or self._n_ctx, self._n_ctx)
+        first = max(0, position - window + 1) // BLOCK
+        blocks = (position + t - 1) // BLOCK - first + 1
+        return {"first": first, "blocks": blocks, "position": position, "window": window}
+
+    def _vocabulary(self, hidden: F32) -> F32:
+        """Logits of rows that left the last layer: [m, dim] -> [m, n_vocab]."""
+        out = np.empty((len(hidden), self.n_vocab), np.float32)
+        done = 0
+        while done < len(hidden):
+            t = CHUNK if len(hidden) - done > 1 else 1
+            n = min(t, len(hidden) - done)
+            self._rows[:n], self._rows[n:] = hidden[done : done + n], 0.0
+            self._x[t][0].write(self._rows[:t])
+            self._outputs[t]([{}])
+            out[done : done + n] = self._logits[t].read()[:n, : self.n_vocab]
+            done += n
+        return out
+
+    # ------------------------------------------------------------------ the cache
+
+    def copy(self, source: int, target: int, n: int) -> None:
+        """See Forward.copy."""
+        if source == target or n == 0:
+            return
+        for a, b in zip(self._caches[source].all(), self._caches[target].all(), strict=True):
+            b.copy_rows(a, n)
+        self._filled[target] = max(self._filled[target], n)
+
+    def resize(self, n_ctx: int, n_slots: int) -> None:
+        """See Forward.resize. A larger context builds the layer's programs again. Where memory or a
+        compiler fails, all is as before: so old and new caches are held at once."""
+        n_ctx, n_slots = max(n_ctx, self._n_ctx), max(n_slots, self._n_slots)
+        if (n_ctx, n_slots) == (self._n_ctx, self._n_slots):
+            return
+        with self._gate.build():
+            kept = 0 if n_ctx > self._n_ctx else self._n_slots
+            caches = [self._new_cache(n_ctx) for _ in range(n_slots - kept)]
+            if not kept:
+                self._grow_context(n_ctx, caches[: self._n_slots])
+            self._caches += caches[self._n_slots - kept :]
+            self._filled += [0] * (n_slots - self._n_slots)
+            self._n_slots = n_slots
+            self._plan()
+
+    def _grow_context(self, n_ctx: int, caches: list["_Cache"]) -> None:
+        with devices.building():
+            programs = {("layer", t): self._build_layer(t, caches[0]) for t in SIZES}
+        for slot, (old, new) in enumerate(zip(self._caches, caches, strict=True)):
+            for a, b in zip(old.all(), new.all(), strict=True):
+                b.copy_rows(a, min(self._filled[slot], a.shape[0]))
+                a.free()
+        for key, program in programs.items():
+            self._programs[key].free()
+            self._programs[key] = program
+        self._caches, self._n_ctx = caches, n_ctx
+        self._runs.clear()
+
+    def _new_cache(self, n_ctx: int) -> "_Cache":
+        # Room for a filled-up chunk at the end, in whole blocks.
+        positions = -(-(n_ctx + CHUNK - 1) // BLOCK) * BLOCK
+        shape = (positions, self.config.n_kv_heads, self.config.head_dim)
+        n = self.config.n_layers
+        return _Cache(
+            [self._array(*shape) for _ in range(n)], [self._array(*shape) for _ in range(n)]
+        )
+
+    def _array(self, *shape: int) -> "Array":
+        return Array(shape, self.device)
+
+    def close(self) -> None:
+        """See Forward.close."""
+        if self.closed:
+            return
+        self._embedding = None
+        arrays = [*self._weights.all(), *self._angles.all(), *self._logits.values()]
+        arrays += [array for pair in self._x.values() for array in pair]
+        arrays += [array for cache in self._caches for array in cache.all()]
+        for program in self._programs.values():
+            program.free()
+        for array in arrays:
+            array.free()
+        self._programs.clear()
+        self._runs.clear()
+        self._outputs.clear()
+        self._caches.clear()
+        devices.free_unused(self.device)
+
+
+def _chunks(slots: I32) -> Iterator[tuple[int, int]]:
+    """Cut rows into (first, last + 1): one slot each, CHUNK rows or less, FEW rows alone."""
+    first = 0
+    for i in range(1, len(slots) + 1):
+        if i == len(slots) or slots[i] != slots[first] or i - first == CHUNK:
+            if i - first > FEW:
+                yield first, i
+            else:
+                yield from ((row, row + 1) for row in range(first, i))
+            first = i
+
+
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    """Keys and values of one slot, an array [positions, n_kv_heads, head_dim] per layer."""
+
+    keys: list[Array]
+    values: list[Array]
+
+    def all(self) -> list[Array]:
+        return [*self.keys, *self.values]
+
+
+@dataclass(frozen=True, slots=True)
+class _Angles:
+    """cos and sin of the rotation angles of a chunk's rows, [t, 1, dim / 2] for each kind of rope.
+
+    Computed on the host in float64: float32 angles are off by 1e-3 at position 10,000.
+    """
+
+    frequencies: dict[Rope, npt.NDArray[np.float64]]
+    arrays: dict[tuple[Rope, int], tuple[Array, Array]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, gguf: GGUF, config: Config, device: str) -> "_Angles":
+        factors = None
+        if config.rope_factors:
+            factors = dequantize(gguf.tensors[MODEL_WEIGHTS["rope_factors"]]).reshape(-1)
+        ropes = dict.fromkeys(layer.rope for layer in config.layers)
+        self = cls({rope: rope.inv_freq(factors) for rope in ropes})
+        for rope in ropes:
+            for t in SIZES:
+                shape = (t, 1, rope.dim // 2)
+                self.arrays[rope, t] = Array(shape, device), Array(shape, device)
+        return self
+
+    def write(self, t: int, position: int) -> None:
+        """Set the angles for rows at position .. position + t - 1."""
+        for rope, frequencies in self.frequencies.items():
+            angles = np.arange(position, position + t)[:, None, None] * frequencies
+            cos, sin = self.arrays[rope, t]
+            cos.write(np.cos(angles).astype(np.float32))
+            sin.write(np.sin(angles).astype(np.float32))
+
+    def all(self) -> list[Array]:
+        return [array for pair in self.arrays.values() for array in pair]
+
+
+# ---------------------------------------------------------------------- weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """layers: name -> array, the same names in each; matrices lie in panels, see graph.product."""
+
+    output_norm: Array
+    output: Array
+    layers: list[dict[str, Array]]
+
+    def all(self) -> list[Array]:
+        return [self.output_norm, self.output, *(a for w in self.layers for a in w.values())]
+
+
+# Our name -> roles in the file whose rows follow each other in it.
+_STACKED = {
+    "attn_qkv": ("attn_q", "attn_k", "attn_v"),
+    "attn_qkv_bias": ("attn_q_bias", "attn_k_bias", "attn_v_bias"),
+    "ffn_gate_up": ("ffn_gate", "ffn_up"),
+}
+
+
+def _load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> _Weights:
+    stacked = {part for parts in _STACKED.values() for part in parts}
+    names = {name: parts for name, parts in _STACKED.items() if parts[0] in config.layer_roles}
+    names |= {role: (role,) for role in config.layer_roles if role not in stacked}
+    layers: list[dict[str, Array]] = []
+    for i in range(config.n_layers):
+        say("load", i, config.n_layers + 1)
+        layers.append(
+            {
+                name: _load([gguf.tensors[layer_weight(part, i)] for part in parts], device)
+                for name, parts in names.items()
+            }
+        )
+    say("load", config.n_layers, config.n_layers + 1)
+    output = MODEL_WEIGHTS["embedding" if config.tied else "output"]
+    weights = _Weights(
+        _load([gguf.tensors[MODEL_WEIGHTS["output_norm"]]], device),
+        _load([gguf.tensors[output]], device),
+        layers,
+    )
+    say("load", config.n_layers + 1, config.n_layers + 1)
+    return weights
+
+
+def _load(infos: list[TensorInfo], device: str) -> Array:
+    """Tensors with rows under each other, decoded: a vector as it is, a matrix in panels.
+
+    Vectors that stand for rows of a matrix (biases) get zeros up to the matrix's padded height.
+    """
+    rows, width = sum(info.shape[0] for info in infos), infos[0].shape[-1]
+    if len(infos[0].shape) == 1:
+        vector = np.concatenate([dequantize(info) for info in infos])
+        if len(infos) > 1:
+            vector = np.pad(vector, (0, -len(vector) % LANES))
+        array = Array(vector.shape, device)
+        array.write(vector)
+        return array
+    array = Array((-(-rows // LANES), width, LANES), device)
+    panels = array.host if array.host is not None else np.zeros(array.shape, np.float32)
+    for at, values in _pieces(infos):
+        whole = len(values) // LANES * LANES
+        panels[at // LANES : (at + whole) // LANES] = (
+            values[:whole].reshape(-1, LANES, width).transpose(0, 2, 1)
+        )
+        if whole < len(values):
+            panels[-1, :, : len(values) - whole] = values[whole:].T
+    if array.host is None:
+        array.write(panels)
+    return array
+
+
+def _pieces(infos: list[TensorInfo]) -> Iterator[tuple[int, F32]]:
+    """(index of the first row, rows) from top to bottom; all but the last in whole panels."""
+    if len(infos) > 1:
+        yield 0, np.concatenate([dequantize(info) for info in infos])
+        return
+    (info,) = infos
+    data = info.data.reshape(info.shape[0], -1)
+    for at in range(0, info.shape[0], PIECE):
+        part = data[at : at + PIECE]
+        yield at, decode(info.type, part.reshape(-1)).reshape(len(part), info.shape[1])

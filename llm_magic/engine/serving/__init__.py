@@ -1,0 +1,1 @@
+"""Many requests on one forward pass: queue, slots, batches, sampling."""

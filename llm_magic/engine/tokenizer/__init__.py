@@ -1,0 +1,1 @@
+"""Text <-> token ids, from the metadata of a GGUF file."""

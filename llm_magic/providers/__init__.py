@@ -1,0 +1,1 @@
+"""Implementations of `llm_magic.provider.Provider`."""

@@ -1,0 +1,519 @@
+"""A Provider over the engine in this process.
+
+Comes in: a GGUF file and Requests. Goes out: Streams. Here text becomes ids (template, tokenizer)
+and ids become text again (router). It must not know notebooks. The engine is imported when a model
+is loaded, not before: importing this module is cheap.
+"""
+
+import copy
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..chat.exchanges import exchanges, shortened
+from ..chat.parsing.router import Router
+from ..chat.reply import Fold
+from ..chat.schema import parse as read_value
+from ..chat.stream import TokenStream
+from ..errors import ContextOverflowError, RequestError, UnsupportedError
+from ..events import Constraint, Delta, Message, Piece, Progress, Sampling, Token, Top
+from ..provider import Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..chat.constraints.compiler import Constrainer
+    from ..chat.parsing.syntax import Syntax
+    from ..chat.prompts.template import Rendered, Template
+    from ..engine.forward import F32
+    from ..engine.gate import Gate
+    from ..engine.load import Engine
+    from ..engine.serving.scheduler import Generation
+
+DEFAULT_CTX = 4096
+DEFAULT_SLOTS = 4
+RESOLUTION = 0.1  # seconds between looks at a load's progress
+TEXT_CACHE = 65536  # token texts kept as bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a loaded model is and how busy it is.
+
+    path: of the GGUF file. ctx: tokens per slot. cached_tokens, cached_bytes: in all slots. queued,
+    running: requests. memory_bytes: weights and KV cache really allocated. compute: the path that
+    evaluates the model. cache_hits, cache_misses: prompt tokens that were found in the cache, and
+    those that had to be evaluated.
+    """
+
+    model: str
+    path: str
+    device: str
+    compute: str
+    threads: int
+    ctx: int
+    slots: int
+    cached_tokens: int
+    cached_bytes: int
+    queued: int
+    running: int
+    memory_bytes: int
+    cache_hits: int
+    cache_misses: int
+
+
+class Local:
+    """One model in this process. Loading starts at once on the engine's thread; see `wait`."""
+
+    capabilities = frozenset(
+        {"chat", "complete", "logprobs", "tokenize", "score", "tools", "constraint", "reuse"}
+    )
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        ctx: int | None = None,
+        slots: int | None = None,
+        threads: int | None = None,
+        device: str | None = None,
+        gate: "Gate | None" = None,
+        cache_mb: int | None = None,
+    ) -> None:
+        from ..engine.load import Engine, Options
+
+        sizes = (ctx or DEFAULT_CTX, slots or DEFAULT_SLOTS)
+        options = Options(*sizes, threads, device, _bytes(cache_mb))
+        self.model = name
+        self.path = path
+        self._began: float | None = time.perf_counter()
+        self._load_seconds: float | None = None  # until a reply has told it
+        self._engine: Engine = Engine(path, options, gate)
+        self._template: Template | None = None
+        self._constrainer: Constrainer | None = None
+        self._controls: dict[int, str] | None = None
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ life
+
+    def wait(self, on_progress: Callable[[Progress], None]) -> None:
+        """Return when the model is ready. Calls on_progress on this thread. Raises what loading
+        raised."""
+        engine = self._engine
+        seen = None
+        with engine.gate.lend():
+            while True:
+                done = _wait(engine.ready, RESOLUTION)
+                latest = engine.progress
+                if latest is not None and latest is not seen:
+                    seen = latest
+                    on_progress(latest)
+                if done:
+                    break
+        engine.ready.result()
+        with self._lock:
+            if self._began is not None:
+                self._load_seconds = time.perf_counter() - self._began
+                self._began = None
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine below, for those who need ids and slots (benchmarks, tests)."""
+        return self._engine
+
+    @property
+    def failed(self) -> bool:
+        ready = self._engine.ready
+        return ready.done() and ready.exception() is not None
+
+    @property
+    def closed(self) -> bool:
+        return self._engine.closed
+
+    def close(self, wait: bool = True) -> None:
+        """Free the model. wait: until it is free; without, it stops loading at its next step."""
+        self._engine.close(wait)
+
+    def grow(
+        self,
+        ctx: int | None,
+        slots: int | None,
+        threads: int | None,
+        cache_mb: int | None = None,
+    ) -> None:
+        """More context, slots, threads or kept cache for the same weights; less changes nothing."""
+        self._engine.grow(ctx, slots, threads, _bytes(cache_mb))
+
+    def status(self) -> Status:
+        engine = self._engine
+        slots = engine.scheduler.slots
+        model = engine.loaded()
+        cached = slots.cached_tokens if slots else 0
+        return Status(
+            model=self.model,
+            path=str(self.path),
+            device=model.device,
+            compute=model.forward.description,
+            threads=model.threads,
+            ctx=model.forward.n_ctx,
+            slots=model.forward.n_slots,
+            cached_tokens=cached,
+            cached_bytes=cached * model.forward.position_bytes,
+            queued=engine.scheduler.queued,
+            running=engine.scheduler.running,
+            memory_bytes=model.forward.memory_bytes,
+            cache_hits=slots.hits if slots else 0,
+            cache_misses=slots.misses if slots else 0,
+        )
+
+    # ------------------------------------------------------------------ text and ids
+
+    def tokenize(self, text: str, special: bool = True) -> list[Piece]:
+        return self._engine.loaded().tokenizer.pieces(text, special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return self._engine.loaded().tokenizer.decode(list(ids))
+
+    @property
+    def template(self) -> "Template":
+        """The model's chat template: beside the file, else inside it, else the fallback."""
+        with self._lock:
+            if self._template is None:
+                self._template = _template(self._engine)
+            return self._template
+
+    def _template_of(self, request: Request) -> "Template":
+        """The template, with the syntax of calls that a request asks for."""
+        template, name = self.template, request.tool_syntax
+        if name is None:
+            return template
+        from ..chat.parsing.syntax import SYNTAXES
+
+        if name not in SYNTAXES:
+            known = ", ".join(SYNTAXES)
+            raise RequestError(f"tool_syntax is {name!r}; there are {known}")
+        template = copy.copy(template)
+        template.syntax = SYNTAXES[name]
+        return template
+
+    def render(self, request: Request) -> "Rendered":
+        """The prompt of messages as text. TemplateError if the template refuses them."""
+        messages = cast("tuple[Message, ...]", request.prompt)
+        return self._template_of(request).render(
+            messages,
+            tools=request.tools if request.tool_choice != "none" else (),
+            thinking=request.thinking,
+            kwargs=request.template_kwargs,
+        )
+
+    def prompt_ids(self, request: Request) -> tuple[str, tuple[int, ...]]:
+        """A request's prompt as text and as the ids that the model gets, with exactly one BOS."""
+        prompt = self._prompt(request)
+        return prompt.text, prompt.ids
+
+    def _prompt(self, request: Request) -> "_Prompt":
+        tokenizer = self._engine.loaded().tokenizer
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            ids = tokenizer.encode(prompt, special=True)
+            if request.suffix and {"prefix", "suffix", "middle"} <= tokenizer.fim.keys():
+                # Fill in the middle: the suffix goes before the place that the model continues.
+                fim, after = tokenizer.fim, tokenizer.encode(request.suffix, special=False)
+                ids = [fim["prefix"], *ids, fim["suffix"], *after, fim["middle"]]
+            return _Prompt(prompt, tuple(tokenizer.with_bos(ids)))
+        if prompt and isinstance(prompt[0], Message):
+            return self._chat_prompt(request)
+        ids = list(cast("tuple[int, ...]", prompt))
+        return _Prompt(tokenizer.decode(ids, skip_special=False), tuple(ids))
+
+    def _chat_prompt(self, request: Request) -> "_Prompt":
+        tokenizer = self._engine.loaded().tokenizer
+
+        def render(messages: tuple[Message, ...]) -> _Prompt:
+            r = self.render(replace(request, prompt=messages))
+            ids = tokenizer.encode(r.text, special=True, mark=r.mark)
+            return _Prompt(r.plain, tuple(tokenizer.with_bos(ids)), r.in_reasoning, messages)
+
+        messages = cast("tuple[Message, ...]", request.prompt)
+        whole = render(messages)
+        n_ctx = self._engine.loaded().forward.n_ctx
+        # An answer must fit behind the prompt; a budget as large as the window is not meant so.
+        room = n_ctx - min(request.sampling.max_tokens or 1, n_ctx // 2)
+        if not request.trim or len(whole.ids) <= room:
+            return whole
+        low, high = 1, len(exchanges(messages)[1]) - 1
+        while low < high:  # how many of the oldest exchanges must go
+            middle = (low + high) // 2
+            if len(render(shortened(messages, middle)).ids) <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return render(shortened(messages, low)) if high > 0 else whole
+
+    # ------------------------------------------------------------------ generation
+
+    def stream(self, request: Request) -> TokenStream:
+        model = self._engine.loaded()
+        prompt = self._prompt(request)
+        self._check_room(request, len(prompt.ids), model.forward.n_ctx)
+        guide, syntax, bound = self._guide(request, prompt)
+        sampling = self._sampling(request.sampling)
+        if bound:
+            # It ends where the constraint says, not before and not after.
+            sampling = replace(sampling, min_tokens=None, stop=None)
+        asked = replace(request, prompt=prompt.messages).asked
+        fold = Fold(self.model, prompt.text, prompt.ids, sampling, *asked)
+        stops = sampling.stop or ()
+        if not bound and prompt.is_chat:
+            stops = (*stops, *self.template.stops)
+        router = self._router(request, prompt, stops, syntax)
+        first: list[Delta] = []
+        if request.echo:
+            tokens = self._prompt_tokens(prompt.ids, request.logprobs)
+            first.append(Delta("answer", prompt.text, tokens))
+        generation = self._submit(request, prompt.ids, sampling, guide)
+        parse = None
+        if request.constraint is not None:
+            parse = functools.partial(read_value, request.constraint)
+        with self._lock:
+            load, self._load_seconds = self._load_seconds or 0.0, None
+        return TokenStream(generation, router, fold, first, request.suffix, parse, load)
+
+    def _submit(
+        self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: Any
+    ) -> "Generation":
+        from ..engine.serving.scheduler import Job
+
+        job = Job(
+            ids=ids,
+            sampling=sampling,
+            top=request.logprobs or 0,
+            guide=guide,
+            reuse=request.reuse,
+            guess=request.guess,
+        )
+        return self._engine.scheduler.submit(job)
+
+    @property
+    def constrainer(self) -> "Constrainer":
+        """Compiles constraints for this vocabulary; made when the first one is used."""
+        with self._lock:
+            if self._constrainer is None:
+                self._constrainer = _constrainer(self._engine)
+            return self._constrainer
+
+    def _guide(self, request: Request, prompt: "_Prompt") -> "tuple[Any, Syntax | None, bool]":
+        """The guide of a request (None: it is free), the syntax in which calls will come, and
+        whether the guide says where the answer ends."""
+        from ..chat.constraints.tool_calls import can_join
+
+        choice, constraint = request.tool_choice, request.constraint
+        tools = request.tools if choice != "none" and prompt.is_chat else ()
+        syntax = self._template_of(request).syntax if tools else None
+        must = bool(tools) and choice != "auto"
+        tags = self.template.reasoning if prompt.is_chat else None
+        if constraint is None and not must:
+            if not request.tools or choice != "none" or not prompt.is_chat:
+                return None, syntax, False
+            return self.constrainer.no_calls(self._template_of(request).syntax, tags), None, False
+        if syntax is not None and (must or can_join(constraint)):
+            named = tuple(t for t in tools if choice in ("auto", "required", t.name))
+            answer = None if must else constraint
+            source = self.template.source or ""
+            guide, syntax = self.constrainer.call_guide(named, syntax, source, answer)
+        else:
+            guide = self.constrainer.guide(cast(Constraint, constraint))
+        if tags is None or (request.thinking is False and not prompt.in_reasoning):
+            return guide, syntax, True
+        return self.constrainer.late(guide, tags, prompt.in_reasoning), syntax, True
+
+    def _router(
+        self, request: Request, prompt: "_Prompt", stop: tuple[str, ...], syntax: "Syntax | None"
+    ) -> Router:
+        return Router(
+            stop=stop,
+            reasoning=self.template.reasoning if prompt.is_chat else None,
+            in_reasoning=prompt.in_reasoning,
+            syntax=syntax,
+            tools=request.tools,
+            controls=self.controls,
+        )
+
+    @property
+    def controls(self) -> dict[int, str]:
+        """The names of control tokens by id: these have no text in an answer."""
+        with self._lock:
+            if self._controls is None:
+                tokenizer = self._engine.loaded().tokenizer
+                self._controls = {i: tokenizer.token_text(i) for i in tokenizer.control_ids}
+            return self._controls
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens behind which an answer does not go on."""
+        return frozenset(self._engine.loaded().tokenizer.end_ids)
+
+    def _check_room(self, request: Request, n: int, n_ctx: int) -> None:
+        if n < n_ctx:
+            return
+        model = self._engine.loaded()
+        ways = ["shorten the prompt"]
+        if not request.trim and len(request.prompt) > 1 and isinstance(request.prompt[0], Message):
+            ways.append("leave the oldest exchanges out with trim=True")
+        if n_ctx < model.config.n_ctx_train:
+            ways.append(f"load the model with ctx=N (up to {model.config.n_ctx_train})")
+        else:
+            ways.append("start a new conversation")
+        raise ContextOverflowError(n, n_ctx, f"{', '.join(ways[:-1])}, or {ways[-1]}")
+
+    def _sampling(self, sampling: Sampling) -> Sampling:
+        """Texts in logit_bias become ids: a text must be one token."""
+        if not sampling.logit_bias:
+            return sampling
+        tokenizer = self._engine.loaded().tokenizer
+        pairs: list[tuple[int | str, float]] = []
+        for key, bias in sampling.logit_bias:
+            if isinstance(key, int):
+                pairs.append((key, bias))
+                continue
+            ids = tokenizer.encode(key, special=True)
+            if len(ids) != 1:
+                pieces = [tokenizer.token_bytes(i).decode("utf-8", "replace") for i in ids]
+                raise RequestError(f"logit_bias: {key!r} is not one token but {pieces}")
+            pairs.append((ids[0], bias))
+        return replace(sampling, logit_bias=tuple(pairs))
+
+    def _prompt_tokens(self, ids: Sequence[int], top: int | None) -> tuple[Token, ...]:
+        """The prompt as token records; with logprobs when they are asked for."""
+        if top is not None:
+            scored = self.score(ids, top)
+        else:
+            text = self._engine.loaded().tokenizer.token_bytes
+            scored = [Token(i, text(i), None, None) for i in ids]
+        return tuple(replace(t, forced=True) for t in scored)
+
+    # ------------------------------------------------------------------ scoring
+
+    def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
+        """Each id with its logprob and rank given the ids before it; the first has none."""
+        import numpy as np
+
+        from ..engine.serving.sampling import log_sum_exp, top_ids
+
+        model = self._engine.loaded()
+        text = functools.lru_cache(TEXT_CACHE)(model.tokenizer.token_bytes)
+        n_vocab = model.config.n_tokens
+        out = [Token(i, text(i), None, None, forced=True) for i in ids[:1]]
+
+        def collect(start: int, logits: "F32") -> None:
+            for i, row in enumerate(logits[:, :n_vocab], start + 1):
+                if i >= len(ids):
+                    return
+                lse = log_sum_exp(row)
+                best = top_ids(row, top)
+                tops = tuple(Top(int(j), text(int(j)), float(row[j]) - lse) for j in best)
+                value = row[ids[i]]
+                rank = 1 + int(np.count_nonzero(row > value))
+                out.append(Token(ids[i], text(ids[i]), float(value) - lse, rank, tops, forced=True))
+
+        self._evaluate(ids, collect)
+        return out
+
+    def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        """Log-probabilities of the next token at each position, float32 [len(ids), vocab]."""
+        import numpy as np
+
+        from ..engine.serving.sampling import log_sum_exp
+
+        n_vocab = self._engine.loaded().config.n_tokens
+        out = np.empty((len(ids), n_vocab), np.float32)
+
+        def collect(start: int, logits: "F32") -> None:
+            for i, row in enumerate(logits[:, :n_vocab]):
+                out[start + i] = row - np.float64(log_sum_exp(row))
+
+        self._evaluate(ids, collect)
+        return out
+
+    def _evaluate(self, ids: Sequence[int], collect: "Callable[[int, F32], None]") -> None:
+        """Run ids through the model from the start and hand over every position's logits."""
+        from ..engine.serving.scheduler import Job
+
+        model = self._engine.loaded()
+        if len(ids) > model.forward.n_ctx:
+            raise ContextOverflowError(len(ids), model.forward.n_ctx)
+        if not ids:
+            return
+        generation = self._engine.scheduler.submit(Job(tuple(ids), collect=collect))
+        try:
+            for _ in generation:
+                pass
+        except KeyboardInterrupt:
+            generation.close()
+            raise
+
+    def embed(self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True) -> Any:
+        raise UnsupportedError("embed")
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * 1_000_000
+
+
+def _wait(future: "Future[Any]", seconds: float) -> bool:
+    try:
+        future.exception(timeout=seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _template(engine: "Engine") -> "Template":
+    from ..chat.prompts.template import Template
+
+    model = engine.loaded()
+    about = model.metadata
+    family = str(about.get("general.architecture", ""))
+    if family == "llama":  # the shape of many families; what the model calls itself tells more
+        family = str(about.get("general.basename") or about.get("general.name") or family)
+    return Template(
+        model.template,
+        model.special_texts,
+        model.tokenizer.control_texts,
+        family,
+        str(about.get("tokenizer.ggml.pre", "")),
+    )
+
+
+def _constrainer(engine: "Engine") -> "Constrainer":
+    from ..chat.constraints.compiler import Constrainer
+    from ..chat.constraints.guides import Vocabulary
+
+    tokenizer = engine.loaded().tokenizer
+    tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]
+    # What is bound goes on behind a prompt: no space that only the start of a text gets.
+    encode = functools.partial(tokenizer.encode, special=False, start=False)
+    return Constrainer(Vocabulary(tokens, tokenizer.control_ids, tokenizer.end_ids, encode))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt as the model gets it.
+
+    in_reasoning: it ends inside the reasoning part. messages: those that were rendered.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    in_reasoning: bool = False
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def is_chat(self) -> bool:
+        return bool(self.messages)

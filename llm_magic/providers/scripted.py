@@ -1,0 +1,202 @@
+"""A provider that plays a script: for tests, documentation and demos. No model, no numpy.
+
+Comes in: answers. Goes out: the same events as a real engine sends, tokens, logprobs, prefill
+progress and timings included, through the same router. Deterministic: nothing depends on a clock.
+"""
+
+import functools
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..chat.parsing.router import Router
+from ..chat.parsing.syntax import ReasoningTags, Syntax
+from ..chat.reply import Fold
+from ..chat.schema import parse
+from ..chat.stream import TokenStream
+from ..errors import RequestError, UnsupportedError
+from ..events import Finish, Message, Piece, Prefill, Timings, Token, Top, Usage
+from ..provider import Request
+
+Answer = str | Sequence[str | BaseException] | BaseException
+Script = Iterable[Answer] | Callable[[Request], Answer]
+
+_WORDS = re.compile(r"\s?\w+|\s?[^\w\s]|\s+")
+THINK = ReasoningTags("<think>", "</think>")
+_OTHERS = (" the", " a", " and", " it", " of", "\n", " to", " is")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedStatus:
+    """What status() says about a script."""
+
+    model: str
+    played: int
+
+
+class Scripted:
+    """Plays answers in order, or what a function of the request returns.
+
+    An answer is a text (cut into word-like tokens), a list of token texts, or an exception (alone,
+    or inside a list: raised after the tokens before it). delay: seconds per token; prefill_delay:
+    seconds per 32 prompt words. tags: the reasoning pair to split off; syntax: the tool-call
+    syntax's name.
+    """
+
+    capabilities = frozenset({"chat", "complete", "logprobs", "tokenize", "tools"})
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        delay: float = 0.0,
+        prefill_delay: float = 0.0,
+        model: str = "scripted",
+        reasoning: ReasoningTags | None = THINK,
+        syntax: Syntax | None = None,
+    ) -> None:
+        self.model = model
+        self.requests: list[Request] = []
+        self.delay = delay
+        self.prefill_delay = prefill_delay
+        self._script = script if callable(script) else iter(script)
+        self._reasoning = reasoning
+        self._syntax = syntax
+
+    def stream(self, request: Request) -> TokenStream:
+        self.requests.append(request)
+        if callable(self._script):
+            answer = self._script(request)
+        else:
+            try:
+                answer = next(self._script)
+            except StopIteration:
+                raise RequestError(f"the script of {self.model!r} has no further answer") from None
+        prompt = _prompt_text(request)
+        words = len(_WORDS.findall(prompt))
+        source = _Play(self, request, _tokens(answer, request.logprobs or 0), words)
+        router = Router(
+            stop=request.sampling.stop or (),
+            reasoning=self._reasoning,
+            syntax=self._syntax if request.tools and request.tool_choice != "none" else None,
+            tools=request.tools,
+        )
+        fold = Fold(self.model, prompt, (), request.sampling, *request.asked)
+        read = None
+        if request.constraint is not None:
+            read = functools.partial(parse, request.constraint)
+        return TokenStream(source, router, fold, parse=read)
+
+    def tokenize(self, text: str, special: bool = True) -> list[Piece]:
+        return [Piece(_id(w), w, w.encode(), False) for w in _WORDS.findall(text)]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        raise UnsupportedError("detokenize", "a script has no vocabulary")
+
+    def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
+        raise UnsupportedError("score")
+
+    def logprobs(self, ids: Sequence[int]) -> Any:
+        raise UnsupportedError("logprobs of given ids")
+
+    def embed(self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True) -> Any:
+        raise UnsupportedError("embed")
+
+    def status(self) -> ScriptedStatus:
+        return ScriptedStatus(self.model, len(self.requests))
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class _Play:
+    """The source of one scripted stream. Sleeps on the reader's thread; a cancel wakes it."""
+
+    def __init__(
+        self, owner: Scripted, request: Request, items: list[Token | BaseException], words: int
+    ) -> None:
+        self._owner = owner
+        self._items = items
+        self._words = words
+        limit = request.sampling.max_tokens
+        self._limit = len(items) if limit is None else limit
+        self._filled = -1
+        self._sent = 0
+        self._halt = threading.Event()
+        self._reason: tuple[str, int | None] = ("stop", None)
+        self._ended = False
+
+    def __next__(self) -> Prefill | Token | Finish:
+        if self._ended:
+            raise StopIteration
+        if self._halt.is_set():
+            return self._finish(*self._reason)
+        if self._filled < self._words:
+            if self._filled >= 0:
+                self._halt.wait(self._owner.prefill_delay)
+            self._filled = min(self._words, max(self._filled, 0) + 32) if self._filled >= 0 else 0
+            return Prefill(self._filled, self._words, 0)
+        if self._sent >= min(self._limit, len(self._items)):
+            cut = self._limit < len(self._items)
+            return self._finish("length" if cut else "stop", None)
+        if self._owner.delay and self._halt.wait(self._owner.delay):
+            return self._finish(*self._reason)
+        item = self._items[self._sent]
+        self._sent += 1
+        if isinstance(item, BaseException):
+            self._ended = True
+            raise item
+        return item
+
+    def _finish(self, reason: Any, keep: int | None) -> Finish:
+        self._ended = True
+        kept = self._sent if keep is None else min(keep, self._sent)
+        timings = Timings(
+            prefill=0.1, decode=0.1, first_token=0.1, prefill_tps=10.0 * self._words,
+            decode_tps=10.0 * kept,
+        )  # fmt: skip
+        return Finish(reason, Usage(self._words, 0, kept), timings)
+
+    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
+        if not self._halt.is_set():
+            self._reason = (reason, keep)
+            self._halt.set()
+
+    def close(self) -> None:
+        self.cancel()
+
+
+def _prompt_text(request: Request) -> str:
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return prompt
+    if prompt and isinstance(prompt[0], Message):
+        turns = [m for m in prompt if isinstance(m, Message)]
+        return "".join(f"{m.role}: {m.text}\n" for m in turns) + "assistant: "
+    return " ".join(map(str, prompt))
+
+
+def _id(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=2).digest(), "big")
+
+
+def _tokens(answer: Answer, top: int) -> list[Token | BaseException]:
+    if isinstance(answer, BaseException):
+        return [answer]
+    parts = _WORDS.findall(answer) if isinstance(answer, str) else list(answer)
+    return [p if isinstance(p, BaseException) else _token(i, p, top) for i, p in enumerate(parts)]
+
+
+def _token(i: int, text: str, top: int) -> Token:
+    """A token whose logprob looks like a model's, but follows from its text and place alone."""
+    seed = hashlib.blake2b(f"{i}:{text}".encode(), digest_size=8).digest()
+    logprob = -round((seed[0] / 255) ** 4 * 6, 4)
+    rank = 1 if logprob > -0.7 else 2 + seed[1] % 9
+    others = [_OTHERS[(seed[2] + j) % len(_OTHERS)] for j in range(top)]
+    rest = [(o, min(logprob, -0.7) - 0.5 * j - 0.1) for j, o in enumerate(others) if o != text]
+    named = sorted([(text, logprob), *rest], key=lambda pair: -pair[1])[:top]
+    tops = tuple(Top(_id(t), t.encode(), round(lp, 4)) for t, lp in named)
+    return Token(_id(text), text.encode(), logprob, rank, tops, at=0.1 + 0.01 * i)

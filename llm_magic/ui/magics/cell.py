@@ -1,0 +1,433 @@
+"""`%%llm` and `%llm`: options in, one call of the engine, one output.
+
+Comes in: the line and the cell as typed. Goes out: a display and a Reply (`_llm`, and the name that
+`--out` gives). It parses and delegates; it must not know how a model generates or how a reply is
+drawn.
+"""
+
+# IPython and traitlets are not typed for mypy, and all of their decorators are needed here.
+# mypy: disable-error-code="untyped-decorator"
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import traitlets
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import (
+    MagicArgumentParser,
+    argument,
+    argument_group,
+    magic_arguments,
+)
+
+from llm_magic.chat.reply import Reply
+from llm_magic.errors import ContextOverflowError, EngineError, Interrupted, LLMError
+from llm_magic.events import Delta
+from llm_magic.hub import hub
+from llm_magic.llm import LLM
+
+from ..views import mime, summary, throughput
+from ..views.ledger import Ledger
+from . import options, request, screens, status
+from .cell_conversations import Talks
+from .commands import COMMANDS, scored
+from .interpolate import as_text, interpolate
+
+MAX_TOKENS = 256
+HELP = ("-h", "--help")  # what people try first
+
+
+@magics_class
+class LLMMagics(Magics):  # type: ignore[misc]
+    """Settings of %%llm and %llm. Options of a cell win over these."""
+
+    model = traitlets.Unicode("", help="Model of cells that name none; empty: smollm2.").tag(
+        config=True
+    )
+    system = traitlets.Unicode("", help="System prompt of cells that give none.").tag(config=True)
+    temperature = traitlets.Float(0.7, help="0 takes the likeliest token.").tag(config=True)
+    max_tokens = traitlets.Int(MAX_TOKENS, min=1, help="Most tokens of an answer.").tag(config=True)
+    logprobs = traitlets.Int(
+        None, min=0, allow_none=True, help="Alternatives recorded per token; None: no heat map."
+    ).tag(config=True)
+    format = traitlets.Enum(
+        ("markdown", "text", "code"), "markdown", help="How answers are shown."
+    ).tag(config=True)
+    docs_mode = traitlets.Bool(
+        help="One plain output per cell, equal on every run (also: LLM_MAGIC_DOCS=1)."
+    ).tag(config=True)
+    magic_name = traitlets.Unicode("llm", help="Name of the magics: %%NAME and %NAME.").tag(
+        config=True
+    )
+    max_rate = traitlets.Float(
+        screens.RATE,
+        min=0.2,
+        max=screens.RATE,
+        help="Most display updates a second while streaming.",
+    ).tag(config=True)
+    save_prompt = traitlets.Bool(True, help="Keep the prompt's text in the saved notebook.").tag(
+        config=True
+    )
+    save_tokens = traitlets.Int(
+        mime.JSON_TOKENS, min=0, allow_none=True,
+        help="Longest answer whose tokens are saved with the notebook; None: every.",
+    ).tag(config=True)  # fmt: skip
+
+    def __init__(self, shell: Any, **options: Any) -> None:
+        super().__init__(shell, **options)
+        self.ledger = Ledger()
+        self.talks = Talks()
+        self._replaced: dict[tuple[str, str], Callable[..., Any] | None] = {}
+
+    @traitlets.default("docs_mode")
+    def _default_docs_mode(self) -> bool:
+        return mime.docs_wanted()
+
+    @traitlets.validate("magic_name")
+    def _valid_name(self, proposal: Any) -> str:
+        name = str(proposal["value"])
+        if not name.isidentifier():
+            raise traitlets.TraitError(f"magic_name is {name!r}; it must be a name like llm")
+        return name
+
+    @traitlets.observe("magic_name")
+    def _renamed(self, change: Any) -> None:
+        if self._replaced:
+            self.withdraw()
+            self.offer()
+
+    # ------------------------------------------------------------------ registration
+
+    def offer(self) -> None:
+        """Register the magics under `magic_name`; what was there is put aside, with a warning."""
+        shell, name = self.shell, self.magic_name
+        ours = {"line": self.line, "cell": self.cell}
+        for kind, function in ours.items():
+            earlier = shell.magics_manager.magics[kind].get(name)
+            self._replaced[kind, name] = earlier
+            shell.magics_manager.magics[kind][name] = function
+        if self._replaced["cell", name] is not None:
+            import warnings
+
+            warnings.warn(
+                f"%%{name} was there before and is hidden now; %unload_ext llm_magic brings it "
+                "back. To keep both: %config LLMMagics.magic_name = 'another_name'",
+                stacklevel=2,
+            )
+
+    def withdraw(self) -> None:
+        """Put back what `offer` put aside."""
+        for (kind, name), earlier in self._replaced.items():
+            table = self.shell.magics_manager.magics[kind]
+            if getattr(table.get(name), "__self__", None) is not self:
+                continue  # somebody registered over us: it is theirs now
+            if earlier is None:
+                del table[name]
+            else:
+                table[name] = earlier
+        self._replaced.clear()
+
+    def look(self) -> mime.Look:
+        """The settings that decide how any Reply is shown."""
+        return mime.Look(
+            format=self.format,
+            docs=self.docs_mode,
+            save_prompt=self.save_prompt,
+            json_tokens=self.save_tokens,
+        )
+
+    # ------------------------------------------------------------------ the cell
+
+    @no_var_expand
+    @cell_magic("llm")
+    @magic_arguments("%llm")
+    @argument_group("Model and prompt")
+    @argument("-m", "--model", help="a model's name or path (see %%llm models)")
+    @argument("-s", "--system", help="system prompt")
+    @argument("--complete", action="store_true", help="continue the text as it is: no chat")
+    @argument(
+        "--score", action="store_true", help="do not generate: how likely is the text itself?"
+    )
+    @argument("--raw", action="store_true", help="leave {{ name }} alone")
+    @argument("--prefill", metavar="TEXT", help="the answer begins with this text and goes on")
+    @argument(
+        "--think",
+        dest="think",
+        action="store_const",
+        const=True,
+        help="let the model reason first, if it can",
+    )
+    @argument(
+        "--no-think",
+        dest="think",
+        action="store_const",
+        const=False,
+        help="answer without reasoning",
+    )
+    @argument_group("Conversation")
+    @argument(
+        "--chat",
+        metavar="NAME",
+        help="a turn of this conversation; a cell that runs again replaces its turn",
+    )
+    @argument("--new", action="store_true", help="begin the conversation anew")
+    @argument(
+        "--trim", action="store_true", help="leave the oldest turns out where they do not fit"
+    )
+    @argument_group("Tools")
+    @argument("--tools", metavar="NAMES", help="functions it may call, with commas between")
+    @argument("--approve", action="store_true", help="ask before each call")
+    @argument("--max-steps", type=int, metavar="N", help="most rounds of calls (8)")
+    @argument(
+        "--tool-choice", metavar="WHICH", help="auto, none, required, or the one it must call"
+    )
+    @argument_group("What the answer must be")
+    @argument("--schema", metavar="NAME", help="JSON for this dict, dataclass, model or type")
+    @argument("--regex", metavar="PATTERN", help="a text that matches (put it in quotes)")
+    @argument("--choices", metavar="A|B|C", help="one of these, or of a list of that name")
+    @argument("--grammar", metavar="NAME", help="a sentence of this grammar (Lark or GBNF)")
+    @argument_group("Sampling")
+    @argument("-n", "--max-tokens", type=int, help="most tokens of the answer (256)")
+    @argument(
+        "-t", "--temperature", type=float, help="0 takes the likeliest token; 0.7 unless given"
+    )
+    @argument("--top-k", type=int, help="only the K most likely tokens")
+    @argument("--top-p", type=float, help="only the most likely tokens that reach P together")
+    @argument("--min-p", type=float, help="only tokens at least P times as likely as the likeliest")
+    @argument("--seed", type=int, help="same seed, same answer")
+    @argument(
+        "--stop",
+        action="append",
+        type=options.escapes,
+        help="end before this text; may be repeated",
+    )
+    @argument_group("Output")
+    @argument(
+        "--logprobs", nargs="?", type=int, const=5,
+        help="record the N most likely tokens per step (5), shade the answer by probability",
+    )  # fmt: skip
+    @argument("-f", "--format", choices=("markdown", "text", "code"), help="how to show the answer")
+    @argument("--show", help="more sections, with commas between: prompt, tokens, stats")
+    @argument("--live", action="store_true", help="show a live view: every token, and branches")
+    @argument("-o", "--out", help="bind the Reply to this name (it is also in _llm)")
+    @argument("-q", "--quiet", action="store_true", help="show nothing")
+    def cell(self, line: str, cell: str) -> None:
+        """Ask the model in this kernel: the cell's text is the prompt, the answer streams below.
+
+        {{ name }}, with a blank on both sides, becomes the value of a variable: dots and indices
+        work, calls do not, and all other braces stay as they are. \\{{ name }} is literal.
+
+        With --chat a cell is a turn of a conversation and replaces its turn when it runs again.
+        Where nobody tells which cell runs (nbconvert, a terminal), every run is a turn of its own.
+
+        Tools are functions of the notebook with type hints; what they were called with and what
+        came back is shown in the cell. A constrained answer is valid by construction; -o reply
+        binds it, and reply.parsed is its Python value.
+        """
+        given = self.parse(line)
+        self.run(given, self._text(given, cell))
+
+    def _text(self, given: argparse.Namespace, cell: str) -> str:
+        """The cell's text without the line ends that are only there to end the cell.
+
+        A chat model answers another question when an empty line stands behind the first one. In a
+        text to continue line ends count, but for IPython's own and the one that a terminal needs.
+        """
+        if not (given.complete or given.score):
+            return cell.rstrip("\n")
+        text = cell.removesuffix("\n")
+        return text.removesuffix("\n") if screens.is_terminal(self.shell) else text
+
+    # ------------------------------------------------------------------ the line
+
+    @no_var_expand
+    @line_magic("llm")
+    def line(self, line: str) -> Any:
+        command, _, rest = line.strip().partition(" ")
+        if not command:
+            usage = [(name, c.usage, c.what) for name, c in COMMANDS.items()]
+            self.show(status.overview(self.magic_name, usage, hub.loaded(), self.name_of(None)))
+            return None
+        found = COMMANDS.get(command)
+        if found is None:
+            raise UsageError(self._no_command(command, line.strip()))
+        if rest.strip() in HELP:
+            self.show(found.help(f"%{self.magic_name} {command}"))
+            return None
+        with self._brief():
+            return found.run(self, rest.strip())
+
+    # What `%llm?` shows; a decorator would have read the docstring already.
+    line.__doc__ = "Commands of llm_magic. `%llm` alone shows what is loaded.\n\n" + "\n".join(
+        f"%llm {name} {command.usage}\n    {command.what}" for name, command in COMMANDS.items()
+    )
+
+    def _no_command(self, command: str, line: str) -> str:
+        name = self.magic_name
+        near = difflib.get_close_matches(command, COMMANDS, 2, 0.6)
+        hint = f"did you mean %{name} {' or '.join(near)}?" if near else ""
+        there = hint or f"there are {', '.join(COMMANDS)}."
+        # More than one word reads like a question to the model.
+        ask = f" To ask the model: %{name} ask {line}" if " " in line or not near else ""
+        return f"%{name} {command}: no such command; {there}{ask}"
+
+    # ------------------------------------------------------------------ one request
+
+    def run(self, given: argparse.Namespace, text: str) -> None:
+        """Answer, continue or score a text as the options say."""
+        if given.out is not None and not options.is_name(given.out):
+            raise UsageError(f"--out {given.out}: not a Python name")
+        if not given.complete and not text.strip():
+            raise UsageError(
+                f"%%{self.magic_name}: the cell has no text to answer; write it below this line"
+            )
+        with self._brief():
+            ask = request.prepare(self, given, text)
+            name = request.model_of(self, given)
+            screen = screens.screen(
+                self.shell, self._look_of(given, ask), name, quiet=given.quiet,
+                tokens=ask.options["max_tokens"], rate=self.max_rate, keep=given.live,
+            )  # fmt: skip
+            llm = self.load(name, screen)
+            reply = self._answer(ask, llm, screen)
+            if given.out is not None:
+                self.shell.user_ns[given.out] = reply
+            if given.live and not given.quiet:
+                self._live(reply, llm, screen)
+
+    def _answer(self, ask: request.Ask, llm: LLM, screen: screens.Screen) -> Reply:
+        if ask.given.score:
+            return self._score(llm, ask.text, ask.options.get("logprobs", 5), screen)
+        with request.opened(self, ask, llm) as stream:
+            if ask.prefill:
+                screen.event(Delta("answer", ask.prefill))
+            return screens.follow(stream, screen, self.keep)
+
+    def _live(self, reply: Reply, llm: LLM, screen: screens.Screen) -> None:
+        """The live view in a display of its own, which hides the other one while it is there."""
+        if not isinstance(screen, screens.CellScreen):
+            return
+        from ..widgets.explorer.widget import Explorer
+
+        # The cell's own output is the static form: it shows the branches too, as they come.
+        explorer = Explorer(reply, llm, kept=screen.kept, look=screen.look)
+        self.shell.user_ns["_explorer"] = explorer
+        explorer._ipython_display_()
+
+    def _score(self, llm: LLM, text: str, top: int, screen: screens.Screen) -> Reply:
+        try:
+            reply = scored(llm, text, top)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted while the text was being scored") from None
+        self.keep(reply)
+        screen.final(reply)
+        return reply
+
+    def fill(self, text: str) -> str:
+        """`text` with the values of `{{ name }}`."""
+        formatters = self.shell.display_formatter.formatters
+        return interpolate(text, self.shell.user_ns, lambda value: as_text(value, formatters))
+
+    def system_of(self, given: argparse.Namespace) -> str | None:
+        """The system prompt: the option's, else the setting's, else none."""
+        return cast("str | None", given.system if given.system is not None else self.system or None)
+
+    def sampling(self, given: argparse.Namespace) -> dict[str, Any]:
+        """Keyword options of LLM.stream. A budget of 0 or less means the default one (LAI-2)."""
+        limit = given.max_tokens
+        logprobs = given.logprobs if given.logprobs is not None else self.logprobs
+        if logprobs is None and given.live:
+            logprobs = 5  # a live view without alternatives would have nothing to choose from
+        found = {
+            "max_tokens": limit if limit is not None and limit > 0 else self.max_tokens,
+            "temperature": self.temperature if given.temperature is None else given.temperature,
+            "logprobs": logprobs,
+            "thinking": given.think,
+            "trim": given.trim or None,
+            **{key: getattr(given, key) for key in ("top_k", "top_p", "min_p", "seed", "stop")},
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _look_of(self, given: argparse.Namespace, ask: request.Ask) -> mime.Look:
+        # Only words to read are Markdown: what is continued, scored or bound counts as it is.
+        as_it_is = ask.plain or any(o in ask.options for o in ("regex", "choices", "grammar"))
+        json = "schema" in ask.options
+        form = given.format or ("code" if json else "text" if as_it_is else self.format)
+        show = _sections(given.show) | ({"surprises"} if given.score else frozenset())
+        return replace(
+            self.look(), format=form, show=show, heat=True if given.score else None,
+            language="json" if json else "python", before=ask.prefill,
+        )  # fmt: skip
+
+    def keep(self, reply: Reply, measured: Reply | None = None) -> None:
+        """The last reply: `_llm`, and a line in the ledger (of `measured`, if that is another)."""
+        self.shell.user_ns["_llm"] = reply
+        self.shell.user_ns_hidden["_llm"] = reply
+        spent = measured or reply
+        # The input that runs now is the last one in the history, whatever the counter says already.
+        cell = len(self.shell.history_manager.input_hist_parsed) - 1
+        self.ledger.add(throughput.entry(summary.steady(spent) if self.docs_mode else spent, cell))
+
+    def name_of(self, named: str | None) -> str:
+        """The model that is meant when `named` was asked for."""
+        return named or self.model or hub.default
+
+    def load(self, name: str, screen: screens.Screen, **how: Any) -> LLM:
+        """The model of that name, loaded with its progress on the screen where it is not yet."""
+        found = hub.get(name) if not any(v is not None for v in how.values()) else None
+        if found is not None:
+            return found
+        try:
+            return hub.load(name, on_progress=screen.event, **how)
+        except KeyboardInterrupt:
+            screen.close("interrupted")
+            raise Interrupted(f"interrupted while {name} was being loaded") from None
+        except LLMError:
+            screen.close("loading failed")
+            raise
+
+    # ------------------------------------------------------------------ options and errors
+
+    def parser(self) -> MagicArgumentParser:
+        """The parser of a cell's options."""
+        return LLMMagics.cell.parser
+
+    def parse(self, line: str) -> argparse.Namespace:
+        return options.parse(self.parser(), line, f"%%{self.magic_name}")
+
+    @contextmanager
+    def _brief(self) -> Iterator[None]:
+        """Our own errors say what to do in a sentence; frames of ours would only bury it."""
+        try:
+            yield
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:  # between a load and its stream, say: as little to look at
+            raise Interrupted("interrupted") from None
+        except LLMError as e:
+            verbose = getattr(self.shell.InteractiveTB, "mode", "") == "Verbose"
+            if not isinstance(e, EngineError) and not verbose:
+                said = str(e)
+                if isinstance(e, ContextOverflowError):  # it speaks to Python: say it as typed here
+                    said = said.replace("ctx=N", f"%{self.magic_name} load --ctx N")
+                    said = said.replace("trim=True", "--trim")
+                text = f"\x1b[31m{type(e).__name__}\x1b[39m: {said}"
+                e._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
+            raise
+
+    def show(self, fragment: mime.Fragment) -> None:
+        """Display something that is not a reply."""
+        self.shell.display_pub.publish(fragment._repr_mimebundle_(), {})
+
+
+def _sections(words: str | None) -> frozenset[str]:
+    """ "prompt,stats" as a set. UsageError for what there is not."""
+    found = frozenset(filter(None, (word.strip() for word in (words or "").split(","))))
+    if wrong := found - mime.SECTIONS:
+        raise UsageError(f"--show {', '.join(sorted(wrong))}: there are prompt, tokens and stats")
+    return found

@@ -1,0 +1,379 @@
+"""The commands of `%llm`.
+
+Comes in: the rest of the line, and the notebook's side of the extension as a `Notebook`. Goes out:
+displays, and Replies bound in the notebook. Each command parses and delegates; it must not know how
+a model generates or how a reply is drawn.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from llm_magic import branching
+from llm_magic.chat.reply import Reply
+from llm_magic.errors import RequestError, UnsupportedError
+from llm_magic.events import Message, Piece, Progress
+from llm_magic.hub import hub
+from llm_magic.llm import LLM
+from llm_magic.provider import Request
+
+from ..views import compare, mime, summary, throughput, tokens
+from . import conversation_commands, lookup, options, screens, status, tool_commands  # fmt: skip
+from .session import Command, command_parser, parse
+from .session import Notebook as Notebook
+
+
+def ask(nb: Notebook, rest: str) -> None:
+    """Answer one line."""
+    given, text = options.split(nb.parser(), rest)
+    if not text.strip():
+        raise UsageError(f"ask: there is no text to answer: %{nb.magic_name} ask TEXT")
+    nb.run(nb.parse(given), text)
+
+
+def load(nb: Notebook, rest: str) -> None:
+    """Load a model and use it from now on."""
+    parser = command_parser(nb, "load")
+    parser.add_argument("name", nargs="?")
+    for option in ("--ctx", "--slots", "--threads", "--cache-mb"):
+        parser.add_argument(option, type=int)
+    parser.add_argument("--device")
+    given = parse(nb, parser, rest)
+    name = nb.name_of(given.name)
+    screen = screens.screen(nb.shell, nb.look(), name)
+    start = time.monotonic()
+    llm = nb.load(name, screen, ctx=given.ctx, slots=given.slots, threads=given.threads,
+                  device=given.device, cache_mb=given.cache_mb)  # fmt: skip
+    nb.model = name
+    screen.say(status.loaded(llm, time.monotonic() - start, steady=nb.docs_mode))
+
+
+def unload(nb: Notebook, rest: str) -> None:
+    """Free one model, or all."""
+    parser = command_parser(nb, "unload")
+    parser.add_argument("name", nargs="?")
+    gone = hub.unload(parse(nb, parser, rest).name)
+    nb.show(status.note(f"unloaded {', '.join(gone)}" if gone else "nothing was loaded"))
+
+
+def models(nb: Notebook, rest: str) -> None:
+    """Which models there are."""
+    parse(nb, command_parser(nb, "models"), rest)
+    nb.show(status.models(hub.loaded()))
+
+
+def state(nb: Notebook, rest: str) -> None:
+    """What is loaded."""
+    parse(nb, command_parser(nb, "status"), rest)
+    nb.show(status.table(hub.loaded(), nb.name_of(None)))
+
+
+def chat(nb: Notebook, rest: str) -> Any:
+    """A chat beside the cells, on the same engine."""
+    from ..widgets.chat.widget import Chat
+
+    given = nb.parse(rest)
+    names = nb.shell.user_ns
+    bound = nb.sampling(given) | lookup.constraint(names, given)
+    tools = lookup.tools(names, given.tools or "")
+    llm, system = nb.name_of(given.model), nb.system_of(given)
+    return Chat(llm, system=system, tools=tools, name=given.chat, **bound)
+
+
+def bench(nb: Notebook, rest: str) -> Any:
+    """Measure speed and memory."""
+    from . import bench_command  # it brings the whole benchmark
+
+    return bench_command.command(nb, rest)
+
+
+def _bench_options() -> str:
+    from . import bench_command
+
+    return bench_command.options_help()
+
+
+def stats(nb: Notebook, rest: str) -> Any:
+    """The ledger of this notebook, as a table or as a plot."""
+    parser = command_parser(nb, "stats")
+    parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--dark", action="store_true", default=None)
+    given = parse(nb, parser, rest)
+    if given.plot:
+        return throughput.plot_ledger(nb.ledger, dark=given.dark)
+    page, plain = throughput.ledger(nb.ledger), throughput.ledger_text(nb.ledger)
+    nb.show(mime.Fragment(page, plain))
+    return None
+
+
+# ----------------------------------------------------------------------------- tokens
+
+
+def tokenize(nb: Notebook, rest: str) -> None:
+    """The tokens of a text, of a text as a chat turn, or of the last prompt."""
+    parser = command_parser(nb, "tokenize")
+    parser.add_argument("-m", "--model")
+    parser.add_argument("--chat", action="store_true")
+    parser.add_argument("--plain", action="store_true")
+    head, text = options.split(parser, rest)
+    given = parse(nb, parser, head)
+    reply = None if text else _reply(nb, None)
+    named = given.model or (reply.model if reply is not None and hub.get(reply.model) else None)
+    name = nb.name_of(named)
+    screen = screens.screen(nb.shell, nb.look(), name)
+    llm = nb.load(name, screen)
+    cached = None
+    if reply is not None:
+        pieces = pieces_of(llm, reply.prompt or "", reply.prompt_ids)
+        cached = summary.cached(reply.usage)
+    elif given.chat:
+        pieces = _chat_pieces(llm, nb.fill(text))
+    else:
+        pieces = llm.tokenize(nb.fill(text), special=not given.plain)
+    screen.say(mime.Fragment(tokens.inspector(pieces, cached), tokens.listing(pieces)))
+
+
+def _chat_pieces(llm: LLM, text: str) -> list[Piece]:
+    """The pieces of a user message as the chat template puts it."""
+    render = getattr(llm.provider, "prompt_ids", None)
+    if render is None:
+        raise UnsupportedError("template", f"{llm.model} does not say how it renders a chat")
+    rendered, ids = render(Request((Message("user", text),)))
+    return pieces_of(llm, rendered, ids)
+
+
+def pieces_of(llm: LLM, text: str, ids: tuple[int, ...]) -> list[Piece]:
+    """The pieces behind ids. `text` is what they say, markers included."""
+    pieces = llm.tokenize(text)
+    found = tuple(p.id for p in pieces)
+    if found == ids or not ids:
+        return pieces
+    if found == ids[1:]:  # the template does not write BOS, the tokenizer adds it
+        return [Piece(ids[0], "<bos>", b"", True), *pieces]
+    # Text of a user that looks like a marker stays text in `ids`: ask for each one.
+    texts = [llm.detokenize([i]) for i in ids]
+    return [Piece(i, t or "<control>", t.encode(), not t) for i, t in zip(ids, texts, strict=True)]
+
+
+# ----------------------------------------------------------------------------- two or more
+
+
+def side_by_side(nb: Notebook, rest: str) -> None:
+    """Two answers, two scored texts or two replies side by side."""
+    parser = command_parser(nb, "compare")
+    parser.add_argument("--score", action="store_true")
+    parser.add_argument("--complete", action="store_true")
+    for short, option, kind in _REPEATED:
+        parser.add_argument(*filter(None, (short, option)), action="append", type=kind)
+    head, text = options.split(parser, rest)
+    given = parse(nb, parser, head)
+    if given.score:
+        replies, titles = _scored(nb, given, [nb.fill(t) for t in options.words(text)])
+    elif (known := _named_replies(nb, text)) is not None:
+        replies, titles = known, text.split()
+    else:
+        replies = _generated(nb, given, nb.fill(text))
+        titles = compare.titles_of(replies)
+    if nb.docs_mode:
+        replies = [summary.steady(reply) for reply in replies]
+    page, plain = compare.fragment(replies, titles), compare.plain(replies, titles)
+    nb.show(mime.Fragment(page, plain))
+
+
+_REPEATED: tuple[tuple[str, str, Any], ...] = (
+    ("-m", "--model", str), ("-s", "--system", str), ("-t", "--temperature", float),
+    ("-n", "--max-tokens", int), ("", "--seed", int), ("", "--top-k", int),
+    ("", "--top-p", float), ("", "--min-p", float),
+)  # fmt: skip
+
+
+def _named_replies(nb: Notebook, text: str) -> list[Reply] | None:
+    names = text.split()
+    found = [nb.shell.user_ns.get(name) for name in names]
+    if len(names) < 2 or not all(isinstance(f, Reply) for f in found):
+        return None
+    return [f for f in found if isinstance(f, Reply)]
+
+
+def _sides(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """One dict of settings per side. What is given once holds for all sides."""
+    values = {
+        option.strip("-").replace("-", "_"): getattr(given, option.strip("-").replace("-", "_"))
+        for _, option, _ in _REPEATED
+    }
+    count = max([len(v) for v in values.values() if v] + [1])
+    wrong = [name for name, v in values.items() if v and len(v) not in (1, count)]
+    if wrong:
+        raise UsageError(f"compare: {wrong[0]} must be given once, or once for each side")
+    return [
+        {name: v[0] if len(v) == 1 else v[i] for name, v in values.items() if v}
+        for i in range(count)
+    ]
+
+
+def _generated(nb: Notebook, given: argparse.Namespace, text: str) -> list[Reply]:
+    if not text.strip():
+        raise UsageError(
+            f"compare: there is no text to answer: %{nb.magic_name} compare -m ONE -m OTHER TEXT"
+        )
+    sides = _sides(given)
+    if len(sides) == 1:  # nothing differs: two draws of the same thing
+        sides = [dict(sides[0]), dict(sides[0])]
+    screen = screens.screen(nb.shell, nb.look(), nb.name_of(None))
+    replies = []
+    for i, side in enumerate(sides):
+        screen.event(Progress("answering", i, len(sides)))
+        defaults = nb.sampling(nb.parse("")) | {"logprobs": 5}
+        settings = defaults | {k: v for k, v in side.items() if k not in ("model", "system")}
+        llm = nb.load(nb.name_of(side.get("model")), screen)
+        prompt = text if given.complete else (Message("user", text),)
+        system = None if given.complete else side.get("system")
+        stream = llm.stream(prompt, system=system, **settings)
+        replies.append(screens.follow(stream, screens.QuietScreen(), nb.keep))
+    screen.close("")
+    return replies
+
+
+def _scored(
+    nb: Notebook, given: argparse.Namespace, texts: list[str]
+) -> tuple[list[Reply], list[str]]:
+    sides = _sides(given)
+    if not texts:
+        raise UsageError('compare --score: give the texts in quotes: "one" "another"')
+    screen = screens.screen(nb.shell, nb.look(), nb.name_of(None))
+    replies = []
+    pairs = [(side, text) for side in sides for text in texts]
+    for i, (side, text) in enumerate(pairs):
+        screen.event(Progress("scoring", i, len(pairs)))
+        replies.append(scored(nb.load(nb.name_of(side.get("model")), screen), text))
+    screen.close("")
+    titles = [t[:40] for t in texts] if len(sides) == 1 else compare.titles_of(replies)
+    return replies, titles
+
+
+def scored(llm: LLM, text: str, top: int = 5) -> Reply:
+    """A text's own tokens as a Reply whose counts are those of the text."""
+    from llm_magic.events import Usage
+
+    reply = llm.score(text, top)
+    return replace(reply, usage=Usage(0, 0, len(reply.tokens)))
+
+
+# ----------------------------------------------------------------------------- branches
+
+
+def branch(nb: Notebook, rest: str) -> None:
+    """Go on from another token of a reply."""
+    parser = command_parser(nb, "branch")
+    parser.add_argument("place", nargs="?", type=int)
+    parser.add_argument("token", nargs="?")
+    parser.add_argument("-r", "--reply")
+    parser.add_argument("-n", "--max-tokens", type=int)
+    parser.add_argument("-t", "--temperature", type=float)
+    parser.add_argument("--seed", type=int)
+    given = parse(nb, parser, rest)
+    reply = _reply(nb, given.reply)
+    place = given.place if given.place is not None else _uncertain(reply)
+    wanted = given.token
+    token = branching.choice(reply, place, int(wanted) if _is_count(wanted) else wanted)
+    kept = _follow_branch(nb, reply, place, token, given)
+    if given.reply:
+        nb.shell.user_ns[given.reply] = kept
+
+
+def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
+                   given: argparse.Namespace) -> Reply:  # fmt: skip
+    look = replace(nb.look(), format="text")  # a branch begins in the middle of a sentence
+    screen = screens.screen(nb.shell, look, reply.model)
+    llm = nb.load(reply.model if hub.get(reply.model) else nb.name_of(None), screen)
+    head = branching.prefix(reply, place, token)
+    own = {"max_tokens": given.max_tokens, "temperature": given.temperature, "seed": given.seed}
+    settings = branching.defaults(reply, head) | {k: v for k, v in own.items() if v is not None}
+    stream = branching.stream(llm, reply, head, **settings)
+    whole = _Whole(screen, look, reply, place)
+    screens.follow(
+        stream,
+        whole,
+        lambda branch: nb.keep(branching.keep(reply, place, branch), branching.measured(branch)),
+    )
+    return whole.reply
+
+
+class _Whole:
+    """A screen on which a branch ends beside the reply that it left."""
+
+    def __init__(self, inner: screens.Screen, look: mime.Look, reply: Reply, place: int) -> None:
+        self.event, self.close, self.say = inner.event, inner.close, inner.say
+        self._inner, self._look, self._place = inner, look, place
+        self.reply = self._first = reply
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self.reply = branching.keep(self._first, self._place, reply)
+        if isinstance(self._inner, screens.TextScreen):
+            self._inner.final(reply, note)
+        else:
+            self.say(mime.Branch(self.reply, self._look, note))
+
+
+def _is_count(text: str | None) -> bool:
+    return text is not None and text.isdigit()
+
+
+def _uncertain(reply: Reply) -> int:
+    """The place where another token was most nearly taken."""
+    gaps = [
+        (t.logprob - others[0], i)
+        for i, t in enumerate(reply.tokens)
+        if t.logprob is not None
+        and (others := [a.logprob for a in t.top if a.id != t.id and a.logprob is not None])
+    ]
+    if not gaps:
+        raise RequestError("no alternatives were recorded: generate with --logprobs")
+    return min(gaps)[1]
+
+
+def _reply(nb: Notebook, name: str | None) -> Reply:
+    found = nb.shell.user_ns.get(name or "_llm")
+    if not isinstance(found, Reply):
+        what = f"{name} is not a reply" if name else "there is no reply yet"
+        raise UsageError(f"{what}; a %%{nb.magic_name} cell makes one (-o NAME keeps it)")
+    return found
+
+
+COMMANDS = {
+    "ask": Command(ask, "[options of %%llm] TEXT", "answer one line"),
+    "load": Command(
+        load,
+        "[NAME] [--ctx N] [--slots N] [--threads N] [--device D] [--cache-mb N]",
+        "load and use a model",
+    ),
+    "unload": Command(unload, "[NAME]", "free one model, or all"),
+    "models": Command(models, "", "which models there are"),
+    "status": Command(state, "", "what is loaded"),
+    "chat": Command(chat, "[options of %%llm]", "a chat beside the cells, on the same engine"),
+    "tokenize": Command(
+        tokenize, "[-m MODEL] [--chat] [--plain] [TEXT]", "the tokens of a text or the last prompt"
+    ),
+    "compare": Command(
+        side_by_side,
+        '[options, twice where they differ] TEXT | --score "A" "B" | REPLY REPLY',
+        "answers, texts or replies side by side",
+    ),
+    "branch": Command(
+        branch,
+        "[PLACE] [TOKEN] [-n N] [-t T] [--seed S] [-r REPLY]",
+        "go on from another token of the last reply",
+    ),
+    "tools": Command(tool_commands.tools, "[NAME,NAME]", "functions that a model could call"),
+    **conversation_commands.COMMANDS,
+    "bench": Command(
+        bench,
+        "[MODEL] [--peer NAME]... [--threads N] [--rounds N] [--quick] [--random-1b]",
+        "speed and memory here, and of peers beside it",
+        _bench_options,
+    ),
+    "stats": Command(stats, "[--plot] [--dark]", "tokens and speeds of every cell so far"),
+}

@@ -1,0 +1,261 @@
+"""Conversations of the cells, shown and changed: history, undo, reset, fork, export, import.
+
+Comes in: the rest of a command's line, and the notebook's conversations. Goes out: static HTML and
+text that need no kernel, and messages as JSON in OpenAI's form. It must not know how a model
+answers.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from llm_magic.chat.conversation import Conversation, Exchange
+from llm_magic.chat.reply import Reply
+from llm_magic.errors import RequestError
+from llm_magic.events import Message
+from llm_magic.hub import hub
+
+from ..views import html, summary, tooltrace
+from ..views.mime import Fragment
+from . import options, status
+from .lookup import value
+from .session import Command, Notebook, command_parser, parse
+
+MAX_RESULT = 300  # characters of a tool's result in the transcript of an imported conversation
+
+# ----------------------------------------------------------------------------- commands
+
+
+def history(nb: Notebook, rest: str) -> None:
+    """Show a conversation; `-o` binds the Conversation itself."""
+    parser = command_parser(nb, "history")
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("-o", "--out")
+    given = parse(nb, parser, rest)
+    if given.name is None and nb.talks.latest is None:
+        nb.show(status.note(f"no conversation yet; %%{nb.magic_name} --chat NAME begins one"))
+        return
+    name, conversation = nb.talks.find(given.name)
+    if given.out is not None:
+        _bind(nb, given.out, conversation)
+    others = [n for n in nb.talks.named if n != name]
+    nb.show(transcript(name, conversation, others, steady=nb.docs_mode))
+
+
+def reset(nb: Notebook, rest: str) -> None:
+    """Forget conversations, with their system prompts and tools."""
+    parser = command_parser(nb, "reset")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--all", action="store_true")
+    given = parse(nb, parser, rest)
+    known = list(nb.talks.named)
+    names = known if given.all else given.names or (known if len(known) == 1 else [])
+    if not names and known:
+        raise UsageError(f"reset: which one? There are {', '.join(known)}; or --all")
+    nb.talks.remove(names)
+    nb.show(status.note(f"forgotten: {', '.join(names)}" if names else "there was nothing"))
+
+
+def undo(nb: Notebook, rest: str) -> None:
+    """Forget the last question of a conversation and its answer."""
+    parser = command_parser(nb, "undo")
+    parser.add_argument("name", nargs="?")
+    name, conversation = nb.talks.find(parse(nb, parser, rest).name)
+    gone = conversation.undo()
+    left = len(conversation.exchanges)
+    what = f"forgot {summary.one_line(gone.question.text, 60)!r}" if gone else "there was nothing"
+    nb.show(status.note(f"{name}: {what}; {left} exchange{'s' * (left != 1)} left"))
+
+
+def fork(nb: Notebook, rest: str) -> None:
+    """A second conversation with the same past; both go on by themselves."""
+    parser = command_parser(nb, "fork")
+    parser.add_argument("name")
+    parser.add_argument("new")
+    parser.add_argument("--upto", type=int)
+    given = parse(nb, parser, rest)
+    _, conversation = nb.talks.find(given.name)
+    _vacant(nb, given.new)
+    nb.talks.put(given.new, conversation.fork(given.upto))
+    if (model := nb.talks.models.get(given.name)) is not None:
+        nb.talks.models[given.new] = model
+    nb.show(status.note(f"{given.new}: {_size(nb.talks.named[given.new])}, as in {given.name}"))
+
+
+def export(nb: Notebook, rest: str) -> None:
+    """The messages of a conversation as OpenAI's JSON: into a file, a name, or shown."""
+    parser = command_parser(nb, "export")
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("file", nargs="?")
+    parser.add_argument("-o", "--out")
+    given = parse(nb, parser, rest)
+    name, conversation = nb.talks.find(given.name)
+    messages = conversation.to_openai()
+    text = json.dumps(messages, ensure_ascii=False, indent=1)
+    if given.out is not None:
+        _bind(nb, given.out, messages)
+    if given.file is not None:
+        try:
+            Path(given.file).expanduser().write_text(text + "\n", encoding="utf-8")
+        except OSError as e:
+            raise UsageError(f"export: {e}") from None
+    if given.out is None and given.file is None:
+        nb.show(Fragment(html.code(text, "json"), text))
+        return
+    places = " and ".join(filter(None, (given.file, given.out)))
+    nb.show(status.note(f"{name}: {len(messages)} messages are in {places}"))
+
+
+def load(nb: Notebook, rest: str) -> None:
+    """Begin a conversation with messages from a JSON file, or from a name of the notebook."""
+    parser = command_parser(nb, "import")
+    parser.add_argument("source")
+    parser.add_argument("name")
+    given = parse(nb, parser, rest)
+    _vacant(nb, given.name)
+    messages = _messages(nb, given.source)
+    usual = nb.name_of(None)
+    conversation = Conversation(hub.get(usual) or _Later(usual))
+    conversation.load(messages)
+    nb.talks.put(given.name, conversation)
+    nb.show(status.note(f"{given.name}: {_size(conversation)}"))
+
+
+def _messages(nb: Notebook, source: str) -> list[Any]:
+    path = Path(source).expanduser()
+    if source in nb.shell.user_ns or not path.exists():
+        found = value(nb.shell.user_ns, source, "import")
+    else:
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as e:
+            raise UsageError(f"import {source}: {e}") from None
+    if isinstance(found, dict):  # the body of a request holds them under this name
+        found = found.get("messages")
+    if not isinstance(found, list | tuple):
+        raise RequestError(f"{source} holds no messages: a list of {{'role': ..., 'content': ...}}")
+    return list(found)
+
+
+class _Later:
+    """Stands for a model that is not loaded yet. A cell that continues puts the model there."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def stream(self, prompt: Any, **options: Any) -> Any:
+        return hub.load(self.model).stream(prompt, **options)
+
+
+def _bind(nb: Notebook, name: str, thing: Any) -> None:
+    if not options.is_name(name):
+        raise UsageError(f"--out {name}: not a Python name")
+    nb.shell.user_ns[name] = thing
+
+
+def _vacant(nb: Notebook, name: str) -> None:
+    if name in nb.talks.named:
+        raise UsageError(f"there is a conversation {name!r}; %{nb.magic_name} reset {name} first")
+
+
+def _size(conversation: Conversation) -> str:
+    n = len(conversation.exchanges)
+    return f"{n} exchange{'s' * (n != 1)}"
+
+
+COMMANDS = {
+    "history": Command(history, "[NAME] [-o VARIABLE]", "a conversation of --chat cells"),
+    "reset": Command(reset, "[NAME ... | --all]", "forget conversations"),
+    "undo": Command(undo, "[NAME]", "forget a conversation's last question and answer"),
+    "fork": Command(fork, "NAME NEW [--upto N]", "go on twice from one conversation"),
+    "export": Command(export, "[NAME] [FILE] [-o VARIABLE]", "its messages as OpenAI's JSON"),
+    "import": Command(load, "FILE|VARIABLE NAME", "a conversation from such messages"),
+}
+
+# ----------------------------------------------------------------------------- the view
+
+# Hex colours only: front ends strip variables.
+_EDGE = {"You": "#8a8a8a", "Model": "#1f77b4", "System": "#6e7781"}
+
+
+def transcript(
+    name: str, conversation: Conversation, others: Sequence[str] = (), *, steady: bool = False
+) -> Fragment:
+    """A conversation as static HTML and text: questions, calls, answers; reasoning is folded.
+
+    others: names of further conversations. steady: without times, equal on every run.
+    """
+    parts = [name, summary.model_name(conversation.llm.model), _size(conversation)]
+    if conversation.rules.tools:
+        parts.append("tools: " + ", ".join(t.name for t in conversation.rules.tools))
+    also = f"also: {', '.join(others)}" if others else ""
+    body, lines = [html.note(*map(html.text, parts))], [" · ".join(parts)]
+    if conversation.system:
+        body.append(_row("System", html.verbatim(conversation.system)))
+        lines.append(f"System: {conversation.system}")
+    for exchange in conversation.exchanges:
+        page, plain = _exchange(exchange, steady)
+        body.append(page)
+        lines.append(plain)
+    if also:
+        body.append(html.note(html.text(also)))
+        lines.append(also)
+    return Fragment("".join(body), "\n\n".join(lines))
+
+
+def _exchange(exchange: Exchange, steady: bool) -> tuple[str, str]:
+    question, *rest = exchange.messages
+    reply = exchange.reply or Reply("")
+    trace = (summary.steady(reply) if steady else reply).trace
+    page = _row("You", html.verbatim(question.text), f"#{exchange.id}")
+    inner, lines = [], [f"#{exchange.id} You: {question.text}"]
+    for kind, text in _said(rest, traced=bool(trace)):
+        match kind:
+            case "reasoning":
+                inner.append(html.fold("Reasoning", html.markdown(text)))
+            case "answer":
+                inner.append(html.markdown(text))
+                lines.append(f"Model: {text}")
+            case "trace":
+                inner.append(tooltrace.fragment(trace))
+                lines.append(tooltrace.plain(trace))
+            case _:
+                inner.append(html.note(html.text(text)))
+                lines.append(text)
+    return page + _row("Model", "".join(inner)), "\n".join(lines)
+
+
+def _said(messages: list[Message], traced: bool) -> Iterator[tuple[str, str]]:
+    """(what, text) of what follows a question. traced: a trace tells all calls at once, in the
+    place of the first; without one (an imported conversation) the messages tell them."""
+    told = not traced
+    if traced and not any(m.calls for m in messages):  # cut between calls: only words were kept
+        yield "trace", ""
+        told = True
+    for message in messages:
+        if message.role == "tool":
+            if not traced:
+                yield "result", f"{message.name or 'tool'} → {_short(message.text)}"
+            continue
+        if message.reasoning:
+            yield "reasoning", message.reasoning
+        if message.text:
+            yield "answer", message.text
+        if message.calls and not told:
+            yield "trace", ""
+            told = True
+        for call in () if traced else message.calls:
+            yield "call", f"{call.name} {_short(call.arguments)}"
+
+
+def _short(text: str) -> str:
+    return summary.one_line(" ".join(text.split()), MAX_RESULT)
+
+
+def _row(who: str, inner: str, mark: str = "") -> str:
+    style = f"margin:6px 0;padding:2px 10px;border-left:3px solid {_EDGE[who]}"
+    head = f"<strong>{who}</strong> {mark}"
+    return f'<div style="{style}">{head}{inner}</div>'

@@ -1,0 +1,107 @@
+"""`%load_ext llm_magic` and `%unload_ext llm_magic`.
+
+Comes in: the shell. Goes out: registered magics, completion, and two hooks that hold the engine's
+gate while a cell runs and tell which cell it is. Loaded models and the ledger are not part of it:
+`%reload_ext` keeps them; conversations of cells are, so it forgets them. Nothing heavy is imported
+here.
+"""
+
+import re
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from llm_magic.hub import hub
+
+from ..views.ledger import Ledger
+from .cell import LLMMagics
+from .commands import COMMANDS
+from .completion import complete
+
+_NAME = "LLMMagics"  # where %config looks
+# More than one word, as in `%llm ask Why?` or `%llm What is this?`; `%llm load?` asks for help.
+_QUESTION = r"\S+[ \t]+\S.*\?+"
+
+
+# What a notebook has generated did happen, whatever is reloaded; its chats add to the same list.
+_ledgers: WeakKeyDictionary[Any, Ledger] = WeakKeyDictionary()
+
+
+class Extension:
+    """What was put into one shell, so that all of it can be taken out again."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self.magics = LLMMagics(shell)
+        self.magics.ledger = _ledgers.setdefault(shell, self.magics.ledger)
+
+    def install(self) -> None:
+        shell = self._shell
+        self.magics.extension = self
+        shell.magics_manager.registry[_NAME] = self.magics
+        self.magics.offer()
+        shell.events.register("pre_run_cell", self._enter)
+        shell.events.register("post_run_cell", self._leave)
+        shell.set_hook("complete_command", self._complete, re_key=r"%%?\w+\b")
+        shell.input_transformers_cleanup.append(self._keep_questions)
+
+    def remove(self) -> None:
+        shell = self._shell
+        self.magics.withdraw()
+        shell.magics_manager.registry.pop(_NAME, None)
+        if self.magics in shell.configurables:
+            shell.configurables.remove(self.magics)
+        shell.events.unregister("pre_run_cell", self._enter)
+        shell.events.unregister("post_run_cell", self._leave)
+        for pattern, chain in list(shell.strdispatchers["complete_command"].regexs.items()):
+            chain.chain[:] = [c for c in chain.chain if not self._is_ours(c[1])]
+            if not chain.chain:
+                del shell.strdispatchers["complete_command"].regexs[pattern]
+        shell.input_transformers_cleanup.remove(self._keep_questions)
+        hub.gate.leave()  # the cell that unloads us has entered, and nobody else will leave
+
+    def _is_ours(self, hook: Any) -> bool:
+        return getattr(hook, "__func__", None) == self._complete
+
+    def _enter(self, info: Any = None) -> None:
+        hub.gate.enter()
+        self.magics.talks.enter(getattr(info, "cell_id", None))
+
+    def _leave(self, *_: Any) -> None:
+        self.magics.talks.leave()
+        hub.gate.leave()
+
+    def _keep_questions(self, lines: list[str]) -> list[str]:
+        """`%llm ask What is this?` is a question to the model; IPython would look up `this`."""
+        if lines and lines[0].startswith("%%"):
+            return lines  # the text of another cell magic
+        ours = re.compile(rf"(\s*)%{self.magics.magic_name}[ \t]+({_QUESTION})\s*")
+        return [
+            f"{m[1]}get_ipython().run_line_magic({self.magics.magic_name!r}, {m[2]!r})\n"
+            if (m := ours.fullmatch(line)) is not None
+            else line
+            for line in lines
+        ]
+
+    def _complete(self, shell: Any, event: Any) -> list[str]:
+        from IPython.core.error import TryNext
+
+        if event.command.lstrip("%") != self.magics.magic_name:
+            raise TryNext
+        magics = self.magics
+        return complete(
+            event.text_until_cursor, event.symbol, magics.parser()._option_string_actions, COMMANDS,
+            shell.user_ns, list(magics.talks.named),
+        )  # fmt: skip
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics. Loading twice is the same as reloading."""
+    unload_ipython_extension(shell)
+    Extension(shell).install()
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take everything out again; what our magics had hidden is back. Models stay loaded."""
+    magics = shell.magics_manager.registry.get(_NAME)
+    if magics is not None:
+        magics.extension.remove()

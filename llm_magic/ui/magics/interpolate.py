@@ -1,0 +1,122 @@
+r"""`{{ name }}` in a prompt is replaced by the value of that name; nothing else is touched.
+
+Comes in: the text of a cell and the names that it may see. Goes out: the prompt. It never evaluates
+code: a name, attributes and literal indices are looked up, nothing is called.
+
+The rule is narrow so that JSON, LaTeX, f-strings, templates and `$x` survive byte for byte: two
+braces, at least one blank on each side, a dotted or indexed name, all on one line. One pass: what
+a value contains is never looked at again. `\{{ name }}` is the literal text `{{ name }}`.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llm_magic.errors import InterpolationError
+
+_NAME = r"[^\W\d]\w*"
+_INDEX = r"""\[(?:-?\d+|'[^'\n]*'|"[^"\n]*")\]"""
+CAP = 20_000  # characters of a value that is not a str itself
+
+_FIELD = re.compile(rf"(\\?)\{{\{{[ \t]+({_NAME}(?:\.{_NAME}|{_INDEX})*)[ \t]+\}}\}}")
+_STEP = re.compile(rf"\.({_NAME})|\[(?:(-?\d+)|'([^'\n]*)'|\"([^\"\n]*)\")\]")
+_HEAD = re.compile(_NAME)
+
+
+def interpolate(
+    text: str, names: Mapping[str, Any], as_text: Callable[[Any], str], *, source: str = "the cell"
+) -> str:
+    """`text` with every `{{ name }}` replaced by `as_text` of its value.
+
+    Raises InterpolationError for a name, attribute or index that does not exist; its message shows
+    near spellings and the two ways to keep the braces.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        escaped, path = match.groups()
+        if escaped:
+            return match[0][1:]
+        return as_text(_look_up(path, names, source))
+
+    return _FIELD.sub(replace, text)
+
+
+def fields(text: str) -> list[str]:
+    """The paths that `interpolate` would look up, in order of their appearance."""
+    return [path for escaped, path in _FIELD.findall(text) if not escaped]
+
+
+def _look_up(path: str, names: Mapping[str, Any], source: str) -> Any:
+    head = _HEAD.match(path)
+    assert head is not None  # _FIELD admits only paths that begin with a name
+    name = head[0]
+    if name not in names:
+        visible = [n for n in names if not n.startswith("_") or name.startswith("_")]
+        raise _unknown(
+            path, f"there is no variable {name!r}", name, visible, source,
+            otherwise="; run the cell that sets it.",
+        )  # fmt: skip
+    value, seen = names[name], name
+    for step in _STEP.finditer(path, head.end()):
+        value = _step(value, step, seen, path, source)
+        seen = path[: step.end()]
+    return value
+
+
+def _step(value: Any, step: re.Match[str], seen: str, path: str, source: str) -> Any:
+    attribute, number, single, double = step.groups()
+    kind = type(value).__name__
+    if attribute is not None:
+        try:
+            return getattr(value, attribute)
+        except AttributeError as e:
+            why = f"{seen} is a {kind} and has no attribute {attribute!r}"
+            if isinstance(value, Mapping) and attribute in value:
+                why += f" (its key is written {seen}[{attribute!r}])"
+            public = [n for n in dir(value) if not n.startswith("_")]
+            raise _unknown(path, why, attribute, public, source) from e
+    key: int | str = int(number) if number is not None else single if single is not None else double
+    try:
+        return value[key]
+    except (LookupError, TypeError) as e:
+        why = f"{seen} is a {kind} and has no item {key!r}"
+        known = [k for k in value if isinstance(k, str)] if isinstance(value, Mapping) else []
+        raise _unknown(path, why, str(key), known, source) from e
+
+
+def _unknown(
+    path: str, why: str, word: str, known: list[str], source: str, otherwise: str = "."
+) -> InterpolationError:
+    near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else otherwise
+    return InterpolationError(
+        f"{{{{ {path} }}}} in {source}: {why}{hint} "
+        "To keep the braces as they are, write \\{{ … }}, or --raw for the whole cell."
+    )
+
+
+def as_text(value: Any, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+    """A value as the model reads it. formatters: IPython's, by MIME type.
+
+    A str as it is; else what its `_repr_llm_()` returns, its Markdown, or its plain text, cut at
+    CAP characters with a note that says so.
+    """
+    if isinstance(value, str):
+        return value
+    text = _described(value, formatters)
+    if len(text) > CAP:
+        return f"{text[:CAP]}\n[cut: {len(text) - CAP:,} more characters]"
+    return text
+
+
+def _described(value: Any, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+    # On the class, as Python looks up special methods: an object that invents attributes has none.
+    method = getattr(type(value), "_repr_llm_", None)
+    if method is not None and isinstance(text := method(value), str):
+        return text
+    for mime in ("text/markdown", "text/plain"):
+        text = formatters[mime](value) if mime in formatters else None
+        if isinstance(text, str):
+            return text
+    return str(value)

@@ -1,0 +1,341 @@
+"""A stream on the screen while it runs: one display per cell, updated in place, whole at the end.
+
+Comes in: a Stream (or a function that loads a model and reports Progress) and a Screen. Goes out:
+what a person sees, and the Reply. It must not know how a model works nor how options are parsed.
+
+All of it runs on the thread of the cell, so its output lands in its cell. What is sent is bounded:
+at most 15 frames a second, and all frames together weigh no more than six times the last one; the
+interval grows with the text. Frames in between hold the same preferred type as the last one, so the
+output does not jump, and neither heat map nor JSON.
+"""
+
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from llm_magic.chat.reply import Fold, Reply
+from llm_magic.chat.stream import interruptible
+from llm_magic.errors import Interrupted, LLMError
+from llm_magic.events import CallDelta, CallDone, Delta, Event, Prefill, Progress, Queued, ToolDone
+from llm_magic.provider import Stream
+
+from ..views import html, mime, progress, summary, tooltrace
+from ..widgets.shared.jupyter import Kept
+from .pace import RATE as RATE
+from .pace import Pace
+from .stream_state import Running
+
+PATIENCE = 0.25  # seconds before work without text is worth a line
+ALIVE = 0.5  # seconds after which such a line is sent whatever the budget says
+
+Publish = Callable[..., None]
+
+
+class Screen(Protocol):
+    """Where a reply appears."""
+
+    def event(self, event: Event) -> None: ...
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        """The last state of a reply. note: what happened to it, if it did not simply end."""
+
+    def close(self, note: str) -> None:
+        """Nothing came of it: leave the note where progress was shown, nothing where none was."""
+
+    def say(self, fragment: mime.Fragment) -> None:
+        """Show something that is not a reply, in the place of the progress."""
+
+
+def follow(stream: Stream, screen: Screen, keep: Callable[[Reply], None]) -> Reply:
+    """Show a stream to its end and return its Reply. `keep` gets it before it is shown.
+
+    An interrupt cancels and raises Interrupted once the generation has stopped; a failure raises
+    too. Both carry the partial reply, which is kept and on the screen by then.
+    """
+    fold = None if hasattr(stream, "reply") else Fold()
+
+    def reply() -> Reply:
+        found: Reply = fold.reply() if fold is not None else stream.reply  # type: ignore[attr-defined]
+        return found
+
+    with stream:
+        try:
+            _drain(stream, screen, fold, reply)
+        except Interrupted as e:
+            partial = e.partial or reply()
+            e.partial = replace(partial, finish_reason=partial.finish_reason or "interrupted")
+            keep(e.partial)
+            # A second interrupt while the partial is drawn must not hide what happened.
+            with suppress(KeyboardInterrupt):
+                screen.final(e.partial, "interrupted")
+            raise
+        except LLMError as e:
+            e.partial = e.partial or reply()
+            keep(e.partial)
+            screen.final(e.partial, f"failed: {type(e).__name__}")
+            raise
+    done = reply()
+    keep(done)
+    screen.final(done, done.finish_reason or "" if _cut_short(done) else "")
+    return done
+
+
+def _cut_short(reply: Reply) -> bool:
+    return reply.finish_reason in ("interrupted", "cancelled")
+
+
+def _drain(stream: Stream, screen: Screen, fold: Fold | None, reply: Callable[[], Reply]) -> None:
+    """All events to the screen. An interrupt may strike anywhere, also inside a display update."""
+    interrupted = False
+    while True:
+        try:
+            for event in interruptible(stream):
+                if fold is not None:
+                    fold.add(event)
+                if not interrupted:
+                    screen.event(event)
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            if interrupted:
+                stream.close()
+            else:
+                interrupted = True
+                stream.cancel("interrupted")
+                continue
+        break
+    if interrupted:
+        n = len(reply().tokens)
+        raise Interrupted(f"interrupted after {summary.counted(n, 'token')}", reply())
+
+
+# ----------------------------------------------------------------------------- screens
+
+
+class CellScreen:
+    """One display in the cell's output, updated in place."""
+
+    def __init__(
+        self, publish: Publish, look: mime.Look, model: str, *, tokens: int | None = None,
+        rate: float = RATE, keep: bool = False,
+    ) -> None:  # fmt: skip
+        """publish: shell.display_pub.publish. tokens: the most that may be generated, if known.
+
+        keep: somebody renews the display after the cell has ended; see `kept`.
+        """
+        self._publish = publish
+        self.kept = Kept({}, uuid.uuid4().hex, tagged=keep)
+        self.look = look
+        self._model = summary.model_name(model)
+        self._saved = look.json_tokens is None or (tokens or sys.maxsize) <= look.json_tokens
+        self._pace = Pace(rate)
+        self._start = time.monotonic()
+        self._running = Running()
+        self._overhead = 0  # bytes of a frame that are not text
+        self._told = ""  # the kind of work that the last frame told of
+
+    def event(self, event: Event) -> None:
+        running = self._running
+        running.add(event)
+        if not self._pace.due():
+            return
+        if running.empty:
+            if time.monotonic() - self._start < PATIENCE or running.work is None:
+                return
+            # Each kind of work is told, however short it is beside the others.
+            new = running.work.what != self._told
+            if not new and not self._affords(500) and self._pace.idle < ALIVE:
+                return
+            self._told = running.work.what
+        elif not self._affords(self._overhead + running.text_bytes):
+            return
+        with self._pace.frame() as sent:
+            page = self._frame()
+            size = len(page.encode())
+            self._overhead = max(300, size - running.text_bytes)
+            self._send({"text/plain": self._words(), "text/html": page})
+            sent(size)
+
+    def _affords(self, size: int) -> bool:
+        running = self._running
+        # The last bundle holds the text as plain text, Markdown and HTML, and maybe the tokens.
+        final = 1_000 + 3 * running.text_bytes + (running.json_bytes if self._saved else 0)
+        return self._pace.affords(size, final)
+
+    def _words(self) -> str:
+        """A frame as text: how far the work is; of an answer only that it is being written."""
+        work = self._running.work
+        return progress.plain(work) if self._running.empty and work is not None else "…"
+
+    def _frame(self) -> str:
+        running = self._running
+        if running.empty and running.work is not None:
+            return html.wrap(progress.bar(running.work), self._note(""))
+        text = "".join(running.answer)
+        body = mime.body(text, self.look.format, self.look.language) if text else ""
+        speed = summary.speed("decode", running.tps())
+        count = summary.counted(running.tokens, "token")
+        return html.wrap(
+            _thinking(running), body, _calling(running), self._note(count, speed),
+            themed=html.needs_style(body),
+        )  # fmt: skip
+
+    def _note(self, *parts: str) -> str:
+        return html.note(html.text(self._model), *parts)
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self._send(mime.bundle(reply, self.look, note))
+
+    def close(self, note: str) -> None:
+        if self.kept.data:
+            self._send({"text/plain": note, "text/html": html.wrap(html.note(html.text(note)))})
+
+    def _send(self, data: dict[str, Any]) -> None:
+        kept, update = self.kept, bool(self.kept.data)
+        kept.change(data)
+        self._publish(kept.data, kept.metadata, transient={"display_id": kept.id}, update=update)
+
+    def say(self, fragment: mime.Fragment) -> None:
+        self._send(fragment._repr_mimebundle_())
+
+
+def _thinking(running: Running) -> str:
+    if not running.reasoning:
+        return ""
+    tail = " ".join(running.reasoning[-90:].split())
+    if running.answer:
+        return html.note("Reasoning")
+    return html.note(f"Reasoning … {html.text(tail)}")
+
+
+def _calling(running: Running) -> str:
+    done = f"{running.tools} tool call{'s' * (running.tools != 1)} done" if running.tools else ""
+    call = f"calling <code>{html.escape(running.call[-200:])}</code>" if running.call else ""
+    return html.note(done, call) if done or call else ""
+
+
+class StillScreen:
+    """Nothing while it runs, one plain display at the end: outputs that can be compared."""
+
+    def __init__(self, publish: Publish, look: mime.Look) -> None:
+        self._publish = publish
+        self._look = look
+
+    def event(self, event: Event) -> None:
+        """Frames in between would be different on every run."""
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self._publish(mime.bundle(reply, self._look, note), {})
+
+    def close(self, note: str) -> None:
+        """Nothing was shown."""
+
+    def say(self, fragment: mime.Fragment) -> None:
+        self._publish(fragment._repr_mimebundle_(), {})
+
+
+class QuietScreen:
+    """Nothing at all (`--quiet`)."""
+
+    def event(self, event: Event) -> None:
+        """Not shown."""
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        """Not shown: the reply is in `_llm`."""
+
+    def close(self, note: str) -> None:
+        """Nothing was shown."""
+
+    def say(self, fragment: mime.Fragment) -> None:
+        """Not shown."""
+
+
+class TextScreen:
+    """A terminal: the text as it comes, then one line of numbers."""
+
+    def __init__(self, look: mime.Look, model: str) -> None:
+        self._look = look
+        self._model = summary.model_name(model)
+        self._column = 0  # characters of a progress line to wipe
+        self._pace = Pace()
+        self._start = time.monotonic()
+        self._last = "\n"
+        self._thinking = False
+
+    def event(self, event: Event) -> None:
+        match event:
+            case Delta("answer", text):
+                self._write(text)
+            case Queued() | Progress() | Prefill() as work:
+                self._status(progress.plain(progress.work(work)))
+            case Delta("reasoning"):
+                self._status("reasoning …")
+            case CallDelta():
+                self._status("calling a tool …")
+            case CallDone():
+                self._status("")  # somebody may be asked for approval on this line
+            case ToolDone(record):
+                self._write(f"{self._newline()}{tooltrace.plain((record,))}\n")
+            case _:
+                pass
+
+    def _write(self, text: str) -> None:
+        self._status("")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._last = text[-1:] or self._last
+
+    def _newline(self) -> str:
+        return "" if self._last == "\n" else "\n"
+
+    def _status(self, line: str) -> None:
+        """A line that the next output replaces; only where somebody watches."""
+        late = time.monotonic() - self._start >= PATIENCE
+        if line and not (sys.stderr.isatty() and late and self._pace.due()):
+            return
+        if self._column or line:
+            with self._pace.frame():
+                sys.stderr.write("\r" + line.ljust(self._column) + ("" if line else "\r"))
+                sys.stderr.flush()
+        self._column = len(line)
+
+    def final(self, reply: Reply, note: str = "") -> None:
+        self._status("")
+        missing = mime.unanswered(reply)
+        self._write(self._newline() + (f"{missing}\n" if missing else ""))
+        shown = summary.steady(reply) if self._look.docs else reply
+        sys.stdout.write(f"[{summary.numbers(shown, note)}]\n")
+        sys.stdout.flush()
+
+    def close(self, note: str) -> None:
+        self._status("")
+
+    def say(self, fragment: mime.Fragment) -> None:
+        self._status("")
+        sys.stdout.write(f"{fragment.plain}\n")
+
+
+def screen(
+    shell: Any, look: mime.Look, model: str, *, quiet: bool = False,
+    tokens: int | None = None, rate: float = RATE, keep: bool = False,
+) -> Screen:  # fmt: skip
+    """The screen that suits a shell."""
+    if quiet:
+        return QuietScreen()
+    if is_terminal(shell):
+        return TextScreen(look, model)
+    if look.docs:
+        return StillScreen(shell.display_pub.publish, look)
+    publish = shell.display_pub.publish
+    return CellScreen(publish, look, model, tokens=tokens, rate=rate, keep=keep)
+
+
+def is_terminal(shell: Any) -> bool:
+    """Is this a shell without rich output?"""
+    # Only a process that runs one has imported it; importing it here would be slow in a kernel.
+    module = sys.modules.get("IPython.terminal.interactiveshell")
+    return module is not None and isinstance(shell, module.TerminalInteractiveShell)

@@ -1,0 +1,140 @@
+"""What is loaded and what there is, as small outputs of the `%llm` commands.
+
+Comes in: the loaded LLMs and the table of models. Goes out: fragments (HTML and text). It must not
+know options or shells.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llm_magic import models as files
+from llm_magic.errors import named
+from llm_magic.llm import LLM
+
+from ..views import html
+from ..views.mime import Fragment
+
+# What there is to say of a provider in this order, with the words for people.
+_FIELDS = {
+    "model": "model",
+    "device": "device",
+    "compute": "compute",
+    "ctx": "context",
+    "slots": "slots",
+    "cache": "cache",
+    "reuse": "from the cache",
+    "running": "running",
+    "queued": "queued",
+    "memory_bytes": "memory",
+}
+
+
+def note(line: str) -> Fragment:
+    """One quiet line."""
+    return Fragment(html.note(html.text(line)), line)
+
+
+def overview(
+    magic: str, commands: Sequence[tuple[str, str, str]], loaded: Sequence[LLM], model: str
+) -> Fragment:
+    """What `%llm` alone shows: what is loaded, and what can be typed: (command, usage, purpose)."""
+    state = table(loaded, model)
+    everything = [*((f"%{magic} {name}", usage, what) for name, usage, what in commands)]
+    everything.append(
+        (f"%%{magic}", "[options]", f"ask: the cell is the prompt (%%{magic}? for help)")
+    )
+    lines = [f"{name} {usage}: {what}" for name, usage, what in everything]
+    rows = [
+        (f"<code>{html.escape(name)}</code> <small>{html.text(usage)}</small>", html.text(what))
+        for name, usage, what in everything
+    ]
+    return Fragment(
+        state.body + html.table(("command", "what it does"), rows),
+        "\n".join([state.plain, "", *lines]),
+    )
+
+
+def table(loaded: Sequence[LLM], model: str) -> Fragment:
+    """One column per loaded model."""
+    if not loaded:
+        return note(f"no model is loaded; the first cell loads {model}")
+    states = [_state(llm) for llm in loaded]
+    fields = [f for f in _FIELDS if any(f in s for s in states)]
+    plain = "\n".join(" · ".join(f"{_FIELDS[f]} {s[f]}" for f in fields if f in s) for s in states)
+    head, *rows = [[_FIELDS[f], *(html.text(s.get(f, "")) for s in states)] for f in fields]
+    return Fragment(html.table(head, rows), plain)
+
+
+def _state(llm: LLM) -> dict[str, str]:
+    try:
+        status = llm.status()
+    except Exception as e:  # a table of several models must not fail with one of them
+        return {"model": f"{llm.model} ({named(e)})"}
+    known = dataclasses.asdict(status) if dataclasses.is_dataclass(status) else {}  # type: ignore[arg-type]
+    known |= {"model": llm.model} | _cache(known)
+    return {name: _words(name, value) for name, value in known.items() if value is not None}
+
+
+def _cache(known: Mapping[str, Any]) -> dict[str, str]:
+    """What the prefix cache holds, and what it has saved so far."""
+    names = ("cached_tokens", "cached_bytes", "cache_hits", "cache_misses")
+    if any(name not in known for name in names):
+        return {}
+    tokens, size, hits, misses = (known[name] for name in names)
+    found = {"cache": f"{tokens:,} tokens, {size / 1e6:,.1f} MB"}
+    if asked := hits + misses:
+        found["reuse"] = f"{hits:,} of {asked:,} prompt tokens ({hits / asked:.0%})"
+    return found
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "memory_bytes":
+        return f"{value / 1e6:,.0f} MB"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_LOADED = {"ctx": "context", "slots": "slots", "threads": "threads"}
+
+
+def loaded(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
+    """What a load ended with."""
+    state = _state(llm)
+    parts = [f"{state['model']} is loaded"]
+    parts += [f"{name} {state[f]}" for f, name in _LOADED.items() if f in state]
+    if not steady:
+        parts += [f"memory {state['memory_bytes']}"] if "memory_bytes" in state else []
+        parts.append(f"{seconds:.1f} s")
+    return note(" · ".join(parts))
+
+
+def models(loaded: Sequence[LLM]) -> Fragment:
+    """All names that can be loaded."""
+    names = {llm.model for llm in loaded}
+    known = files.known()
+    rows = [
+        (
+            row.name,
+            "loaded" if row.name in names else "here" if row.cached else "to fetch",
+            f"{row.size / 1e6:,.0f} MB" if row.size else "",
+            row.description,
+            row.licence,
+        )
+        for row in known
+    ]
+    extra = names - {row.name for row in known}
+    rows += [(name, "loaded", "", "", "") for name in sorted(extra)]
+    # A name, a state and a size are read as one; the other columns have room to break, in the
+    # middle of an address too: else it would take that of the column before it.
+    look = (*["white-space:nowrap"] * 3, *["overflow-wrap:anywhere"] * 2)
+    cells = [
+        [
+            f'<span style="{how}">{html.text(cell)}</span>'
+            for how, cell in zip(look, row, strict=True)
+        ]
+        for row in rows
+    ]
+    page = html.table(("model", "state", "size", "what it is", "licence"), cells, numbers=(2,))
+    hint = "also: a path to a .gguf file, a folder, or owner/repo[:file] of the Hugging Face hub"
+    plain = "\n".join(f"{r[0]:14} {r[1]:9} {r[2]:>8}  {r[3]}" for r in rows)
+    return Fragment(page + html.note(html.text(hint)), f"{plain}\n{hint}")

@@ -1,0 +1,1 @@
+"""Static HTML and text views of a reply, readable without a kernel."""

@@ -1,0 +1,1 @@
+"""Live notebook widgets: the chat and the reply explorer."""

@@ -1,0 +1,512 @@
+"""One chat's thread: it owns the turns and everything that is told to the page.
+
+Comes in: what a page asks for (from any thread, through `submit`), and the events of the stream
+that answers it. Goes out: numbered messages to the page, at most 20 a second, and after each turn
+the settled state. A message is {"seq": n, "ops": [...]}; a page that missed one wants a snapshot.
+
+Threads: `submit` and `stop` may be called from any thread and return at once. All else happens on
+the pump thread. Each request has a reader thread of its own, which loads the model, iterates the
+stream (so tools run there) and puts what it gets into the pump's inbox: the pump never waits for a
+model and always answers a reloaded page. It must not know ipywidgets, nor print: what a thread
+prints would land in whichever cell runs now.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from llm_magic.branching import choice, measured, prefix
+from llm_magic.chat.reply import Fold, Reply
+from llm_magic.errors import RequestError
+from llm_magic.events import Message, ToolCall, ToolDone
+from llm_magic.ui.views import throughput
+from llm_magic.ui.views.ledger import Ledger
+from llm_magic.utf8 import whole_json
+
+from ..shared import settings
+from ..shared.phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
+from ..shared.protocol import Op, Outbox
+from ..shared.stream_reader import Open, Told, begin
+from ..shared.worker import Loop
+from . import resume
+from .request import Port, Question, Run, decide
+from .resume import Earlier
+from .thread import Turn, Turns, plain, token_rows
+
+MAX_TEXT = 1_000_000
+LEDGER_ROWS = 50  # of the notebook's ledger, the newest; the sum is one of them
+
+
+class Pump:
+    """The thread behind one chat. `submit`, `stop` and `wait` are for any thread."""
+
+    def __init__(self, port: Port, render: Callable[[str], str] = plain) -> None:
+        self.turns = Turns(render)
+        self.messages: tuple[Message, ...] = ()  # replaced as a whole: any thread may read it
+        self.last: Reply | None = None
+        self.earlier: Earlier | None = None  # a conversation that is offered, until there is one
+        self._made: dict[str, Any] = {}  # settings that a person made
+        self._port = port
+        self._out = Outbox(port.post)
+        after = (self._show_text, self._out.flush)
+        self._loop = Loop(
+            "llm-chat", self._take, after, self._fault, _begins, lambda: self._run is not None
+        )
+        self._run: Run | None = None
+        self._question: Question | None = None
+        self._context: Op | None = None
+        self._watched: Ledger | None = None
+        # What was cleared, and the settings that go with it.
+        self._cleared: tuple[Turn, Mapping[str, Any]] | None = None
+
+    # ------------------------------------------------------------------ any thread
+
+    def submit(self, message: Mapping[str, Any]) -> None:
+        """Hand a page's message to the pump thread. Never blocks, never raises for its content."""
+        self._loop.put(message)
+
+    def load(self, data: Any) -> None:
+        """Replace the conversation by a saved one. ValueError if it cannot be read or one runs."""
+        found = Earlier.read(data, self.turns.render)  # here, so that the caller hears of it
+        if not self._loop.idle:
+            raise ValueError("an answer is being written: stop it first")
+        self.messages = found.turns.messages()
+        self.submit({"t": "load", "earlier": found})
+
+    def offer(self, data: Any) -> Earlier | None:
+        """Offer a saved conversation to go on from, where nothing was said yet: it is returned
+        then. ValueError if it cannot be read."""
+        found = Earlier.read(data, self.turns.render)
+        if not found.turns.root.children or self.messages or not self._loop.idle:
+            return None
+        self.submit({"t": "offer", "earlier": found})
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that is known of the conversation as plain JSON, tokens included."""
+        return self.turns.to_dict() | {"model": self._port.name} | self.about
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is saved of a chat beside its turns."""
+        return {"settings": dict(self._made)} if self._made else {}
+
+    def stop(self) -> None:
+        """End the running answer soon. What has come so far stays."""
+        self.submit({"t": "stop"})
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all that was submitted is done, and no answer is in the making. False when
+        the time was up first."""
+        return self._loop.wait(timeout)
+
+    def close(self) -> None:
+        """An answer in the making is cancelled, and with it the thread ends."""
+        if self._watched is not None:
+            self._watched.forget(self._on_ledger)
+        # No thread may be started: widgets are closed when the interpreter ends, too.
+        if not self._loop.idle:
+            self.stop()
+
+    # ------------------------------------------------------------------ the loop
+
+    def _fault(self, error: BaseException) -> None:
+        self._out.notice(describe(error))
+
+    def _take(self, item: Any) -> None:
+        match item:
+            case Told():
+                self._hear(item)
+            case Question():
+                self._ask(item)
+            case Mapping():
+                self._obey(whole_json(item))
+
+    # ------------------------------------------------------------------ what a page asks
+
+    def _obey(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"t": "hello", "view": str(view)}:
+                self._snapshot(view)
+            case {"t": "transcript", "view": str(view)}:
+                op = {"o": "transcript", **self._port.transcript.picture()}
+                self._out.snapshot(view, self._port.name, [op])
+            case {"t": "stop"}:
+                self._stop()
+            case {"t": "send", "text": str(text)}:
+                self._send(text, str(message.get("nonce", "")))
+            case {"t": "edit", "id": int(id), "text": str(text)}:
+                self._edit(id, text, str(message.get("nonce", "")))
+            case {"t": "regenerate", "id": int(id)}:
+                self._regenerate(id)
+            case {"t": "fork", "id": int(id), "at": int(at), "alternative": int(n)}:
+                self._fork(id, at, n)
+            case {"t": "go on", "id": int(id)}:
+                self._go_on(id)
+            case {"t": "branch", "id": int(id), "index": int(index)}:
+                self._branch(id, index)
+            case {"t": "tokens", "id": int(id)}:
+                self._tokens(id)
+            case {"t": "verdict", "call": str(call), "yes": bool(yes)}:
+                self._verdict(call, yes, message.get("arguments"))
+            case {"t": "set", "name": str(name)}:
+                self._set(name, message.get("value"))
+            case {"t": "ledger"}:
+                self._tell_ledger()
+            case {"t": "undo"}:
+                self._change(self._undo)
+            case {"t": "clear"}:
+                self._change(self._clear)
+            case {"t": "restore"}:
+                self._change(self._restore)
+            case {"t": "save"}:
+                self._out.add("file", data=self.to_dict())
+            case {"t": "load", "earlier": Earlier() as found}:
+                self._go_on_from(found)
+            case {"t": "load", "data": data}:
+                self._go_on_from(Earlier.read(data, self.turns.render))
+            case {"t": "offer", "earlier": Earlier() as found}:
+                self._offer(found)
+            case {"t": "remembered", "turns": list(turns)}:
+                self._remembered(turns)
+            case {"t": "resume"} if self.earlier is not None:
+                self._go_on_from(self.earlier)
+            case {"t": "start anew"} if self.earlier is not None:
+                self._start_anew(self.earlier)
+            case {"t": "resume" | "start anew"}:
+                pass  # another view was faster
+            case _:
+                self._out.notice("The page sent a message that this version does not know.")
+
+    def _snapshot(self, view: str) -> None:
+        turns = [turn.picture() for turn in self.turns.path()]
+        ops: list[Op] = [
+            {"o": "path", "at": 0, "turns": turns},
+            {"o": "settings", **self._set_values()},
+            {"o": "kept", **self._port.transcript.told()},
+            {"o": "place", "key": self._port.key},
+            self._offered(),
+        ]
+        ops += [self._context] if self._context else []
+        ops += [{"o": "ask", **self._question.shown()}] if self._question else []
+        self._out.snapshot(view, self._port.name, ops)
+
+    def _send(self, text: str, nonce: str, parent: Turn | None = None) -> None:
+        if self._run is not None or not text.strip() or len(text) > MAX_TEXT:
+            why = "One answer at a time: stop this one or wait for its end." if self._run else ""
+            self._refuse(text, nonce, why)
+            return
+        user = self.turns.add(parent or self.turns.last(), "user", text)
+        self._out.add("accepted", nonce=nonce)
+        self._answer(user)
+
+    def _edit(self, id: int, text: str, nonce: str) -> None:
+        turn = self.turns.find(id)
+        if turn is None or turn.parent is None or turn.role != "user":
+            self._refuse(text, nonce, "That message is not part of this conversation any more.")
+            return
+        self._send(text, nonce, turn.parent)
+
+    def _regenerate(self, id: int) -> None:
+        turn = self._answered(id)
+        if turn is not None and turn.parent is not None:
+            self._answer(turn.parent)
+
+    def _fork(self, id: int, at: int, alternative: int) -> None:
+        turn = self._answered(id)
+        if turn is None or turn.reply is None or turn.parent is None:
+            return
+        given = prefix(turn.reply, at, choice(turn.reply, at, alternative + 1))
+        self._start(turn.parent, self._port.fork(turn.reply, given))
+
+    def _go_on(self, id: int) -> None:
+        turn = self._answered(id)
+        if turn is None or turn.reply is None or turn.parent is None or not turn.can_go_on:
+            return
+        open_ = self._port.fork(turn.reply, turn.reply.tokens)
+        self._start(turn.parent, open_, extends=turn)
+
+    def _branch(self, id: int, index: int) -> None:
+        turn = self.turns.find(id)
+        if turn is not None and self._run is None and self.turns.choose(turn, index):
+            self._redraw(turn.parent)
+            self._settle()
+
+    def _tokens(self, id: int) -> None:
+        turn = self.turns.find(id)
+        if turn is not None and turn.reply is not None:
+            self._out.add("tokens", id=id, rows=token_rows(turn.reply.tokens))
+
+    def _verdict(self, call: str, yes: bool, arguments: Any) -> None:
+        question = self._question
+        if question is None or question.call.id != call:
+            return
+        verdict: Any = yes
+        if yes and isinstance(arguments, str):
+            try:
+                verdict = json.loads(arguments)
+            except ValueError as error:
+                self._out.notice(f"These arguments are not JSON: {error}")
+                return
+            if verdict == question.arguments:
+                verdict = True
+        self._question = None
+        self._out.add("asked", call=call)
+        question.answer.put(verdict)
+
+    def _set(self, name: str, value: Any) -> None:
+        error = ""
+        try:
+            self._make(name, settings.checked(name, value))
+        except RequestError as problem:
+            error = str(problem)
+        self._out.add("settings", **self._set_values(), name=name, error=error)
+        self._settled()
+
+    def _make(self, name: str, value: Any) -> None:
+        self._port.set(name, value)
+        if name != "model":  # it may be a path or hold a key, and no file chooses who is asked
+            self._made[name] = value
+
+    def _make_all(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._make(name, value)
+        self._out.add("settings", **self._set_values())
+
+    def _on_ledger(self) -> None:
+        """On any thread: the notebook's ledger has grown."""
+        self.submit({"t": "ledger"})
+
+    def _tell_ledger(self) -> None:
+        ledger = self._port.ledger
+        if ledger is not self._watched:
+            if self._watched is not None:
+                self._watched.forget(self._on_ledger)
+            ledger.watch(self._on_ledger)
+            self._watched = ledger
+        rows = throughput.rows(ledger)
+        self._out.add("ledger", head=list(throughput.HEAD), rows=rows[-LEDGER_ROWS:])
+
+    def _set_values(self) -> dict[str, Any]:
+        return {"model": self._port.name, "values": dict(self._port.settings())}
+
+    def _change(self, change: Callable[[], None]) -> None:
+        if self._run is None:
+            change()
+            self._redraw(self.turns.root)
+            self._settle()
+
+    def _undo(self) -> None:
+        users = [turn for turn in self.turns.path() if turn.role == "user"]
+        if users:
+            # Undo gives the question back: nothing that a person typed is lost.
+            self._out.add("draft", text=users[-1].text)
+            self.turns.remove(users[-1])
+
+    def _clear(self) -> None:
+        if self.turns.root.children:
+            self._cleared = self.turns.replace(Turn(0, "root")), {}
+            self._out.notice("The conversation was cleared.", "restore")
+
+    def _restore(self) -> None:
+        if self._cleared is None:
+            return
+        root, made = self._cleared
+        since = self.turns.replace(root)
+        self._cleared = (since, {}) if since.children else None
+        if self._cleared is not None:  # a second view still offered to undo
+            self._out.notice("What was said since then was put aside.", "restore")
+        self._make_all(made)
+
+    # ------------------------------------------------------------------ an earlier conversation
+
+    def _go_on_from(self, found: Earlier) -> None:
+        def change() -> None:
+            self.turns.take(found.turns)
+            self._make_all(found.saved.settings)
+
+        self._change(change)
+
+    def _offer(self, found: Earlier) -> None:
+        if not self.turns.root.children:
+            self.earlier = found
+            self._out.ops(self._offered())
+
+    def _remembered(self, turns: list[Any]) -> None:
+        """What the page has seen of this cell's chat before. It is as new as the saved notebook or
+        newer, but has less: only what the other one lacks counts."""
+        found = Earlier.read(turns, self.turns.render)
+        known = self.earlier is not None and self.earlier.holds(found)
+        if not known and not self.turns.root.children and found.turns.root.children:
+            self._offer(found)
+            self._settled()
+
+    def _offered(self) -> Op:
+        there = self.earlier is not None and not self.turns.root.children
+        return {"o": "offer", **(self.earlier.op() if there and self.earlier else resume.NONE)}
+
+    def _start_anew(self, found: Earlier) -> None:
+        self.turns.take(found.turns)
+        self._cleared = self.turns.replace(Turn(0, "root")), found.saved.settings
+        self.earlier = None
+        self._out.ops(self._offered())
+        self._out.notice("The earlier conversation was put aside.", "restore")
+        self._settle()
+
+    def _stop(self) -> None:
+        run = self._run
+        if run is None:
+            return
+        run.stopping = True
+        if run.stream is not None:
+            run.stream.cancel("interrupted")
+            self._out.set_phase(STOPPING)
+        else:
+            # The model is being loaded, which goes on by itself; only the request is dropped.
+            self._end(run, None, None)
+
+    # ------------------------------------------------------------------ a run
+
+    def _answered(self, id: int) -> Turn | None:
+        turn = self.turns.find(id)
+        free = self._run is None and turn is not None and turn.role == "assistant"
+        return turn if free else None
+
+    def _answer(self, user: Turn) -> None:
+        self._start(user, self._port.open(self.turns.messages(user), self._decide))
+
+    def _start(self, user: Turn, open_: Open, extends: Turn | None = None) -> None:
+        turn = self.turns.add(user, "assistant")
+        turn.busy = True
+        run = self._run = Run(turn, Fold(self._port.name), extends)
+        self._redraw(user.parent)
+        self._out.set_phase(START)
+        begin("llm-chat-reader", run, open_, self._loop.put, self._port.window)
+
+    def _decide(self, call: ToolCall, arguments: Any) -> Any:
+        """On the reader thread: may this call be made?"""
+        run = self._run
+        return "the turn is over" if run is None else decide(run, call, arguments, self._loop.put)
+
+    def _ask(self, question: Question) -> None:
+        if question.run is self._run:
+            self._question = question
+            self._out.add("ask", **question.shown())
+            self._out.set_phase(Phase("ask", f"May {question.call.name} be called?"))
+
+    def _hear(self, told: Told[Run]) -> None:
+        run = told.run
+        if told.opened is not None:
+            run.stream = told.opened
+            if run.stopping:
+                run.stream.cancel("interrupted")
+        if run is not self._run:
+            return
+        if told.what is not None:
+            run.hear(told.what)
+            if isinstance(told.what, ToolDone):
+                run.turn.trace = (*run.turn.trace, told.what.record)
+                self._out.add("tools", id=run.turn.id, html=run.turn.ending()["tools"])
+            phase = phase_of(told.what, self._port.name)
+            if phase is not None and not run.stopping:
+                self._out.set_phase(phase)
+        if told.ended:
+            run.turn.messages = told.added
+            self._end(run, told.reply, told.error, told.window)
+
+    def _show_text(self) -> None:
+        run = self._run
+        if run is None:
+            return
+        for part, tail in (("reasoning", run.turn.reasoning), ("answer", run.turn.answer)):
+            self._out.patch(run.turn.id, part, tail.update("".join(run.parts[part])))
+        if run.count and not self._out.empty:
+            self._out.add("live", n=run.count, tps=round(run.speed, 1))
+
+    def _end(
+        self, run: Run, reply: Reply | None, error: BaseException | None, window: int | None = None
+    ) -> None:
+        turn, self._run = run.turn, None
+        self._forget_question()
+        reply = reply or run.fold.reply()
+        empty = not (reply.text or reply.reasoning or reply.calls or turn.trace)
+        turn.busy = False
+        if error is not None and not run.stopping:
+            turn.error = describe(error)
+            self._out.notice(turn.error)
+        if empty and (turn.error or run.stopping):
+            self._withdraw(turn)
+        else:
+            self.turns.at = datetime.now(UTC).isoformat(timespec="seconds")
+            self._finish(turn, reply, run.stopping, run.extends)
+            self._measure(reply, window)
+            self._port.ledger.add(throughput.entry(measured(reply), "chat"))
+        self._out.set_phase(IDLE)
+        self._settle()
+
+    def _finish(self, turn: Turn, reply: Reply, stopped: bool, extended: Turn | None) -> None:
+        turn.reply, turn.text = reply, reply.text
+        turn.note = NOTES.get("interrupted" if stopped else reply.finish_reason or "", "")
+        self._out.patch(turn.id, "reasoning", turn.reasoning.settle(reply.reasoning))
+        self._out.patch(turn.id, "answer", turn.answer.settle(reply.text))
+        self._out.add("done", id=turn.id, **turn.ending())
+        if extended is not None:
+            self.turns.remove(extended)
+            self._redraw(turn.parent)
+
+    def _measure(self, reply: Reply, window: int | None) -> None:
+        if window and reply.usage.total:
+            self._context = self._out.add("context", used=reply.usage.total, size=window)
+
+    def _withdraw(self, turn: Turn) -> None:
+        """Nothing came: the question goes back to where it was typed, and no turn dangles."""
+        user = turn.parent
+        self.turns.remove(turn)
+        if user is None:
+            return
+        if user.children:
+            self._redraw(user)
+            return
+        self._out.add("draft", text=user.text)
+        above = user.parent
+        self.turns.remove(user)
+        self._redraw(above)
+
+    # ------------------------------------------------------------------ to the page
+
+    def _refuse(self, text: str, nonce: str, why: str) -> None:
+        self._out.add("refused", nonce=nonce, text=text, why=why)
+
+    def _forget_question(self) -> None:
+        if self._question is not None:
+            self._out.add("asked", call=self._question.call.id)
+            self._question = None
+
+    def _redraw(self, below: Turn | None) -> None:
+        """Draw the shown path anew from the turns below this one."""
+        path = self.turns.path()
+        at = path.index(below) + 1 if below in path else 0
+        self._out.add("path", at=at, turns=[turn.picture() for turn in path[at:]])
+
+    def _settle(self) -> None:
+        if self.earlier is not None:
+            self.earlier = None if self.turns.root.children else self.earlier
+            self._out.ops(self._offered())
+        self.messages = self.turns.messages()
+        replies = [turn.reply for turn in self.turns.path() if turn.reply is not None]
+        self.last = replies[-1] if replies else None
+        self._out.flush()
+        self._settled()
+
+    def _settled(self) -> None:
+        self._port.settled()
+        self._out.add("kept", **self._port.transcript.told())
+
+
+def _begins(item: Any) -> bool:
+    """May a message of a page begin an answer?"""
+    return isinstance(item, Mapping) and item.get("t") in _BEGINNERS
+
+
+_BEGINNERS = ("send", "edit", "regenerate", "fork", "go on")

@@ -1,0 +1,121 @@
+"""A saved conversation as rows: what a file, a notebook or a page holds of a chat.
+
+Comes in: plain JSON, which is not trusted, or a list of messages; ValueError says what is wrong
+with it. Goes out: checked rows, and what was set. It must not know trees, widgets or threads.
+
+A row is {"role", "content"} and, where there is more to say, "note", "reply" (see `Reply.to_dict`;
+its text is the content), and the other versions of this turn: "others", a list of lists of rows,
+each of them the turn and what was shown below it, and "place", which of all versions this one is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_magic.chat.reply import Reply
+from llm_magic.errors import RequestError
+from llm_magic.events import as_messages
+from llm_magic.utf8 import whole_json
+
+from ..shared import settings
+
+VERSION = 1
+MAX_DEPTH = 40  # versions inside of versions
+MAX_ROWS = 20_000
+MAX_NAME = 200  # characters of a name or a date
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One turn. others: its other versions, each as rows; place: where this one is among them."""
+
+    role: str
+    text: str
+    note: str = ""
+    reply: Reply | None = None
+    others: tuple[tuple["Row", ...], ...] = ()
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """rows: what was said. settings: what a person had set on the page. model, at: who answered
+    last, and when (ISO 8601); "" where that is not known."""
+
+    rows: tuple[Row, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    at: str = ""
+
+
+def read(data: Any) -> Saved:
+    """Rows and settings of a saved conversation. ValueError says what is wrong with it."""
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        return Saved(_messages_in(data))
+    if not isinstance(data, Mapping) or data.get("version") != VERSION:
+        raise ValueError(f"not a conversation saved by this release (version {VERSION})")
+    try:
+        data = whole_json(dict(data))
+        rows = _rows_in(data.get("turns"), [MAX_ROWS], 0)
+    except RecursionError:
+        raise ValueError("the saved conversation is nested too deeply") from None
+    return Saved(
+        rows, _settings_in(data.get("settings")), _short(data, "model"), _short(data, "at")
+    )
+
+
+def _rows_in(turns: Any, room: list[int], depth: int) -> tuple[Row, ...]:
+    if not isinstance(turns, list):
+        raise ValueError("the saved conversation has no list of turns")
+    room[0] -= len(turns)
+    if room[0] < 0 or depth > MAX_DEPTH:
+        raise ValueError("the saved conversation has too many turns")
+    return tuple(_row_in(i, row, room, depth) for i, row in enumerate(turns))
+
+
+def _row_in(i: int, row: Any, room: list[int], depth: int) -> Row:
+    if not isinstance(row, Mapping) or row.get("role") not in ("user", "assistant"):
+        raise ValueError(f"turn {i} is neither a user's nor an assistant's")
+    text, note = row.get("content"), row.get("note", "")
+    if not isinstance(text, str) or not isinstance(note, str):
+        raise ValueError(f"turn {i} has no text")
+    reply = None
+    if row["role"] == "assistant":
+        given = row.get("reply")
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(f"the reply of turn {i} is not an object")
+        reply = Reply(text) if given is None else Reply.from_dict({"text": text, **given})
+    others = row.get("others", [])
+    place = row.get("place", 0)
+    if not isinstance(others, list) or type(place) is not int or not 0 <= place <= len(others):
+        raise ValueError(f"the versions of turn {i} are not a list")
+    versions = tuple(_rows_in(rows, room, depth + 1) for rows in others)
+    if any(not rows or rows[0].others for rows in versions):
+        raise ValueError(f"a version of turn {i} is no turn")
+    return Row(row["role"], text, note, reply, versions, place)
+
+
+def _messages_in(data: Sequence[Any]) -> tuple[Row, ...]:
+    """Tool turns are history of a call, not something a person or the model said: left out."""
+    return tuple(
+        Row(m.role, m.text, "", Reply(m.text, m.reasoning) if m.role == "assistant" else None)
+        for m in as_messages(data)
+        if m.role in ("user", "assistant") and m.text
+    )
+
+
+def _settings_in(values: Any) -> dict[str, Any]:
+    """What can be set here and is right. Never the model: a file must not choose who is asked."""
+    found: dict[str, Any] = {}
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if name in settings.SETTINGS and name != "model":
+            try:
+                found[name] = settings.checked(name, value)
+            except RequestError:
+                continue  # of another release
+    return found
+
+
+def _short(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    return value[:MAX_NAME] if isinstance(value, str) else ""

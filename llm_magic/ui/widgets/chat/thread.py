@@ -1,0 +1,306 @@
+"""The turns of one chat as a tree: every answer that was ever given stays reachable.
+
+Comes in: user texts, events folded to replies, and choices of a branch. Goes out: the messages of
+the active path, and JSON-safe pictures of turns for a page, a trait and a saved conversation.
+It must not know threads, widgets or engines.
+"""
+
+import html
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_magic.chat.reply import Reply
+from llm_magic.events import Message, Token, ToolRecord
+from llm_magic.ui.views import tooltrace
+from llm_magic.ui.views.logprobs import SCALE, entropy, percent, probability, shade
+from llm_magic.ui.views.summary import cached
+from llm_magic.utf8 import whole
+
+from . import saved as chat_saved
+from .markdown_diff import Tail
+from .saved import VERSION, Row, Saved
+
+MAX_SAVED = 100_000  # characters of the trait that the front end keeps; the transcript has all
+
+
+def plain(text: str) -> str:
+    """Text as safe HTML with its line breaks: what is shown where no Markdown is wanted."""
+    return f"<p>{html.escape(text)}</p>".replace("\n", "<br>")
+
+
+def _unfailing(render: Callable[[str], str]) -> Callable[[str], str]:
+    def rendered(text: str) -> str:
+        try:
+            return render(text)
+        except Exception:  # a text that the renderer cannot take is still an answer
+            return plain(text)
+
+    return rendered
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One message of the tree. Mutable; owned by the pump thread.
+
+    note: why the answer ended early, in words; "" if it did not. error: what went wrong, "" if
+    nothing. active: which child continues the shown path. messages: what the turn adds to the
+    conversation when that is more than one message (tool calls and their results).
+    """
+
+    id: int
+    role: str
+    text: str = ""
+    parent: "Turn | None" = None
+    children: list["Turn"] = field(default_factory=list)
+    active: int = 0
+    reply: Reply | None = None
+    answer: Tail = field(default_factory=lambda: Tail(plain))
+    reasoning: Tail = field(default_factory=lambda: Tail(plain))
+    trace: tuple[ToolRecord, ...] = ()
+    messages: tuple[Message, ...] = ()
+    note: str = ""
+    error: str = ""
+    busy: bool = False
+
+    @property
+    def message(self) -> Message:
+        if self.role == "assistant" and self.reply is not None:
+            return self.reply.message
+        return Message(self.role, self.text)
+
+    def foot(self, steady: bool = False) -> list[str]:
+        """What one line under an answer says: model, counts, speed (unless `steady`)."""
+        if self.reply is None or self.busy:
+            return []
+        usage, timings = self.reply.usage, self.reply.timings
+        parts = [self.reply.model]
+        if usage.total:
+            held = cached(usage)
+            reused = f" ({held} cached)" if held else ""
+            parts.append(f"{usage.prompt}{reused} + {usage.completion} tokens")
+        if timings.decode_tps and not steady:
+            parts.append(f"{timings.decode_tps:.0f} tok/s")
+        return [part for part in parts if part]
+
+    def ending(self) -> dict[str, Any]:
+        """What a page is told when an answer is complete. All of it is text but `tools`."""
+        tokens = self.reply.tokens if self.reply else ()
+        tps = self.reply.timings.decode_tps if self.reply else 0.0
+        return {
+            "foot": self.foot(), "note": self.note, "error": self.error,
+            "tools": tooltrace.fragment(self.trace), "tokens": any(t.top for t in tokens),
+            "more": self.can_go_on, "tps": round(tps),
+        }  # fmt: skip
+
+    @property
+    def can_go_on(self) -> bool:
+        """The answer was cut off and consists of nothing but its tokens: it can be continued."""
+        reply = self.reply
+        if reply is None or reply.finish_reason != "length" or self.trace:
+            return False
+        return bool(reply.prompt_ids or reply.prompt) and all(
+            t.id is not None for t in reply.tokens
+        )
+
+    def picture(self) -> dict[str, Any]:
+        """What a page needs to draw this turn. HTML in it is safe; everything else is text."""
+        out: dict[str, Any] = {"id": self.id, "role": self.role}
+        if self.role == "user":
+            out["text"] = self.text
+        else:
+            out |= {"answer": list(self.answer.blocks), "reasoning": list(self.reasoning.blocks)}
+            out |= {"busy": self.busy, **self.ending()}
+        siblings = self.parent.children if self.parent else [self]
+        if len(siblings) > 1:
+            out["branch"] = [siblings.index(self), len(siblings)]
+        return out
+
+
+class Turns:
+    """The tree of turns and its active path. `render` turns Markdown into safe HTML."""
+
+    def __init__(self, render: Callable[[str], str] = plain) -> None:
+        self.render = _unfailing(render)
+        self._next = 1
+        self.root = Turn(0, "root")
+        self.at = ""  # when the last answer was given, as ISO 8601
+
+    # ------------------------------------------------------------------ reading
+
+    def path(self) -> list[Turn]:
+        """The turns that are shown, oldest first."""
+        return list(self._walk())
+
+    def _walk(self) -> Iterator[Turn]:
+        return walk(self.root)
+
+    def find(self, id: int) -> Turn | None:
+        """The turn of the shown path with this id."""
+        return next((turn for turn in self._walk() if turn.id == id), None)
+
+    def last(self) -> Turn:
+        """The end of the shown path; the root when there is none."""
+        turns = self.path()
+        return turns[-1] if turns else self.root
+
+    def messages(self, upto: Turn | None = None) -> tuple[Message, ...]:
+        """The active path as messages, up to and including `upto`. Empty answers are left out."""
+        out: list[Message] = []
+        for turn in self._walk():
+            if turn.messages:
+                out.extend(turn.messages)
+            elif turn.role == "user" or turn.reply is not None:
+                out.append(turn.message)
+            if turn is upto:
+                break
+        return tuple(out)
+
+    def saved(self) -> list[list[str]]:
+        """[[role, text, note]] of the newest turns: what a page can show without a kernel."""
+        rows: list[list[str]] = []
+        left = MAX_SAVED
+        for turn in reversed(self.path()):
+            text = turn.message.text
+            left -= len(text)
+            if left < 0:
+                break
+            rows.append([turn.role, text, turn.error or turn.note])
+        return rows[::-1]
+
+    def to_dict(
+        self, tokens: bool = True, replies: bool = True, versions: bool = True
+    ) -> dict[str, Any]:
+        """The conversation as plain JSON (see chat_saved).
+
+        tokens: with the tokens of each answer. replies: with what is known of each answer but its
+        text. versions: with the turns that are not shown.
+        """
+        deep = chat_saved.MAX_DEPTH if versions else 0
+        rows = [_row_out(turn, tokens, replies, deep) for turn in self.path()]
+        out: dict[str, Any] = {"version": VERSION, "turns": rows}
+        return out | ({"at": self.at} if self.at else {})
+
+    # ------------------------------------------------------------------ changing
+
+    def add(self, parent: Turn, role: str, text: str = "") -> Turn:
+        """A new turn below `parent`; the shown path now leads to it."""
+        turn = Turn(self._next, role, whole(text), parent)
+        turn.answer, turn.reasoning = Tail(self.render), Tail(self.render)
+        self._next += 1
+        parent.children.append(turn)
+        parent.active = len(parent.children) - 1
+        return turn
+
+    def answer(self, parent: Turn, reply: Reply, note: str = "") -> Turn:
+        """A complete answer below `parent`."""
+        turn = self.add(parent, "assistant", reply.text)
+        turn.reply, turn.note, turn.trace = reply, note, reply.trace
+        turn.answer.settle(reply.text)
+        turn.reasoning.settle(reply.reasoning)
+        return turn
+
+    def remove(self, turn: Turn) -> None:
+        """Forget a turn and all below it. An earlier sibling is shown in its place."""
+        parent = turn.parent
+        if parent is None:
+            return
+        at = parent.children.index(turn)
+        del parent.children[at]
+        parent.active = max(0, min(parent.active - (at <= parent.active), len(parent.children) - 1))
+
+    def choose(self, turn: Turn, index: int) -> bool:
+        """Show sibling number `index` of a turn instead of it. False if there is none."""
+        if turn.parent is None or not 0 <= index < len(turn.parent.children):
+            return False
+        turn.parent.active = index
+        return True
+
+    def replace(self, root: Turn) -> Turn:
+        """Another tree in the place of this one; the old one comes back."""
+        old, self.root = self.root, root
+        return old
+
+    def take(self, other: "Turns") -> None:
+        """The turns of another tree in the place of these. `other` must not be used any more."""
+        self.root, self._next, self.at = other.root, max(self._next, other._next), other.at
+
+    def load(self, data: Any) -> Saved:
+        """Replace everything by a saved conversation, which is not trusted; what else it holds.
+
+        data: what `to_dict` gave, or a list of messages (OpenAI-style dicts or Message). Raises
+        ValueError that says what is wrong; nothing is changed then.
+        """
+        saved = chat_saved.read(data)
+        self.root, self.at = Turn(0, "root"), saved.at
+        self._grow(self.root, saved.rows)
+        return saved
+
+    def _grow(self, parent: Turn, rows: Sequence[Row]) -> None:
+        for row in rows:
+            for other in row.others[: row.place]:
+                self._grow(parent, other)
+            if row.role == "assistant":
+                turn = self.answer(parent, row.reply or Reply(row.text), row.note)
+            else:
+                turn = self.add(parent, row.role, row.text)
+            for other in row.others[row.place :]:
+                self._grow(parent, other)
+            parent.active = row.place
+            parent = turn
+
+
+def _row_out(turn: Turn, tokens: bool, replies: bool, deep: int) -> dict[str, Any]:
+    """deep: how many more versions inside of versions may be told."""
+    row: dict[str, Any] = {"role": turn.role, "content": turn.message.text}
+    if replies and turn.reply is not None:
+        row["reply"] = turn.reply.to_dict(prompt=False, max_tokens=None if tokens else 0)
+        for key in ("text", *(() if tokens else ("tokens", "kinds"))):  # the text is the content
+            row["reply"].pop(key, None)
+    if turn.note or turn.error:
+        row["note"] = turn.error or turn.note
+    siblings = turn.parent.children if turn.parent else [turn]
+    if deep and len(siblings) > 1:
+        row["place"] = siblings.index(turn)
+        row["others"] = [
+            [_row_out(turn, tokens, replies, (deep - 1) * (turn is not other)) for turn in below]
+            for other in siblings
+            if other is not turn
+            for below in [[other, *walk(other)]]
+        ]
+    return row
+
+
+def walk(turn: Turn) -> Iterator[Turn]:
+    """The turns that are shown below this one when it is shown, the next first."""
+    while turn.children:
+        turn = turn.children[turn.active]
+        yield turn
+
+
+def token_rows(tokens: Sequence[Token]) -> list[list[Any]]:
+    """[text, percent, rank, [[text, percent, allowed]], bits, forbidden, shade] per token for a
+    page: bits the entropy that is known of, forbidden the share that a constraint took away, shade
+    the number of a step of the scale."""
+    return [
+        [
+            _shown(token.bytes),
+            percent(probability(token.logprob)),
+            token.rank,
+            [
+                [_shown(top.bytes), percent(probability(top.logprob)), top.allowed]
+                for top in token.top
+            ],
+            None if (bits := entropy(token)) is None else round(bits, 2),
+            percent(token.masked) if token.masked else None,
+            SCALE.index(shade(token)),
+        ]
+        for token in tokens
+    ]
+
+
+def _shown(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "".join(f"⟨{byte:02x}⟩" for byte in data)  # part of a character

@@ -1,0 +1,360 @@
+"""The chat widget: a conversation with the notebook's model, beside its cells.
+
+Comes in: a model (or its name, or nothing: the default one), settings, and what a person does on
+the page. Goes out: a live view, and a folded static transcript in a second display, which is what a
+saved notebook shows. It must not know how a model generates.
+
+Threads: the front end's messages arrive on the main thread, or on a subshell's while a cell runs.
+They are handed to the pump (ui/pump.py), which alone talks to the page and writes the traits:
+ipywidgets' property lock is not made for two threads.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anywidget
+import traitlets
+from IPython.display import display
+
+from llm_magic import branching, models
+from llm_magic.chat.conversation import Conversation
+from llm_magic.chat.reply import Reply
+from llm_magic.chat.turn import Turn
+from llm_magic.events import Event, Message, Token
+from llm_magic.hub import hub
+from llm_magic.llm import LLM
+from llm_magic.ui.views import html, mime, summary
+from llm_magic.ui.views.ledger import Ledger
+from llm_magic.utf8 import whole_json
+
+from ..shared import jupyter, settings
+from ..shared.stream_reader import OnProgress, Open
+from . import resume as earlier
+from . import transcript
+from .controller import Pump
+from .request import Ask
+from .resume import Earlier
+
+VERSION = 1
+SUGGESTIONS = (
+    "Explain in two sentences what a token is.",
+    "Write a haiku about a notebook.",
+    "What is the capital of Norway?",
+)
+# In this order they are one module: what one declares, the later ones use.
+_SCRIPTS = (
+    *("shared/dom.js", "shared/memory.js", "shared/kept.js", "shared/keys.js"),
+    *("chat/parts.js", "chat/turn.js", "chat/panels.js", "chat/chat.js"),
+)
+
+
+class Chat(anywidget.AnyWidget):  # type: ignore[misc]
+    """A chat with a model: `llm_magic.Chat()` as the last line of a cell shows it.
+
+    llm: an LLM, a model's name, or None for the default model; it is loaded when the first message
+        is sent. system: the system prompt. messages: a conversation to go on from (dicts or
+        Message). tools: functions that the model may call (see `llm_magic.tool`). approve: True
+        asks on the page before each call, False never asks, a function decides as for
+        `Conversation`. suggestions: what an empty chat offers to ask. options: sampling settings
+        and request options as `LLM.chat` takes them. name: by which the chat finds its conversation
+        in the saved notebook again; without one it is that of the same cell.
+
+    The same object may be shown in several places; they show one conversation. Where the saved
+    notebook holds a conversation of this chat, the page offers to go on from it.
+    """
+
+    _esm = jupyter.script(_SCRIPTS)
+    _css = Path(__file__).with_name("chat.css").read_text("utf-8")
+
+    # Settled state: {"v": 1, "model": name, "turns": [[role, text, note]]}. Written by the pump
+    # only; it is what a page has left when the kernel is gone. Streaming goes by messages.
+    state = traitlets.Dict().tag(sync=True)
+    _order: ClassVar[jupyter.Order] = jupyter.Order()  # of the chats without a name
+    # What the page needs to draw its form; never changes.
+    form = traitlets.Dict().tag(sync=True)
+
+    def __init__(
+        self,
+        llm: LLM | str | None = None,
+        system: str | None = None,
+        *,
+        messages: Sequence[Message | Mapping[str, Any]] = (),
+        tools: Sequence[Any] = (),
+        approve: bool | Ask = True,
+        suggestions: Sequence[str] = SUGGESTIONS,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._name = name
+        self._port = _Port(self, llm, {"system": system, **options}, tools, approve)
+        form = {
+            "settings": settings.picture(), "suggestions": whole_json(list(suggestions)),
+            "models": sorted({known.name for known in models.known()}),
+        }  # fmt: skip
+        super().__init__(state={"v": VERSION, "model": self.model, "turns": []}, form=form)
+        self._pump = Pump(self._port, html.markdown)
+        self._transcript = jupyter.Kept(
+            self._bundle(), f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode()
+        )  # fmt: skip
+        self._cell: Any = None  # parent header of the cell that shows this chat
+        self._key: str | None = None if name is None else f"name {name}"
+        self._looked = False  # for an earlier conversation
+        self.on_msg(self._on_message)
+        jupyter.take_subshell_messages(self.comm)
+        if messages:
+            self.load(messages)
+
+    def __repr__(self) -> str:
+        turns = sum(message.role == "user" for message in self.messages)
+        return f"<Chat with {self.model}: {turns} turn{'s' * (turns != 1)}>"
+
+    # ------------------------------------------------------------------ for people
+
+    @property
+    def model(self) -> str:
+        """The name of the model that answers."""
+        return self._port.name
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation as shown, oldest first, without the system prompt."""
+        pump = getattr(self, "_pump", None)
+        return pump.messages if pump else ()
+
+    @property
+    def conversation(self) -> Conversation:
+        """What was said so far as a Conversation of its own, to go on with in code."""
+        return self._port.conversation(self._port.load(), self.messages, None)
+
+    @property
+    def last(self) -> Reply | None:
+        """The last answer with all that was measured, or None."""
+        return self._pump.last
+
+    def say(self, text: str) -> None:
+        """Send a message, as if it were typed. Returns at once; see `wait` and `last`."""
+        self._pump.submit({"t": "send", "text": text})
+
+    def stop(self) -> None:
+        """Stop the answer that is being written. What has come stays."""
+        self._pump.stop()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all that was asked for is done. False when `timeout` seconds were not
+        enough."""
+        with hub.gate.lend():
+            done = self._pump.wait(timeout)
+        if self._cell is not None:
+            # What runs notebooks without a page (nbclient) hears of displays only what the cell
+            # that runs now says of them, and would save an old transcript.
+            self._transcript.show(update=True)
+        return done
+
+    def resume(self) -> None:
+        """Go on from the conversation that the notebook holds, where the page offers that."""
+        self._pump.submit({"t": "resume"})
+
+    def undo(self) -> None:
+        """Forget the last question and its answer."""
+        self._pump.submit({"t": "undo"})
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._pump.submit({"t": "clear"})
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the conversation as JSON, replies with their tokens included."""
+        path = Path(path)
+        data = json.dumps(self._pump.to_dict(), ensure_ascii=False, indent=1)
+        path.write_text(data, encoding="utf-8")
+        return path
+
+    def load(self, source: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any]) -> None:
+        """Go on from a saved conversation in the place of this one.
+
+        source: a file of `save`, a notebook (its last transcript), messages, or what a file holds.
+        Raises ValueError that says what is wrong with it.
+        """
+        data: Any = source
+        if isinstance(source, str | os.PathLike):
+            data = transcript.read(Path(source))
+        self._pump.load(data)
+
+    def close(self) -> None:
+        """End the chat: its views go, its thread ends. The transcript stays."""
+        if hasattr(self, "_pump"):
+            self._pump.close()
+        super().close()
+
+    # ------------------------------------------------------------------ display
+
+    def _ipython_display_(self) -> None:
+        # A widget view and HTML in one bundle would hide the HTML for ever in JupyterLab, which
+        # then reports "model not found": so the transcript is a display of its own.
+        view, metadata = self._repr_mimebundle_()
+        view["text/plain"] = f"<Chat with {self.model}>"  # it stays so, however many turns follow
+        self._cell = jupyter.running_cell()
+        if not _docs_mode():
+            self._look_for_earlier()
+            display(view, metadata=metadata, raw=True)
+        self._transcript.show()
+
+    def _on_message(self, widget: Any, content: Any, buffers: Any) -> None:
+        if isinstance(content, Mapping):
+            self._pump.submit(content)
+
+    def _look_for_earlier(self) -> None:
+        """Once, when the chat is first shown: does the notebook hold a conversation of it?"""
+        # Those that need no earlier one count, too: the notebook holds them all.
+        nth = 0 if self._name is not None else Chat._order.of(self._cell, self.model_id)
+        self._key = self._key or str(nth)
+        if self._looked or self.messages:
+            return
+        self._looked = True
+        data = earlier.find(self._name, nth)
+        with contextlib.suppress(ValueError):  # a foreign one, or a damaged one
+            found = None if data is None else self._pump.offer(data)
+            if found is not None:
+                self._transcript.change(self._bundle(found))
+
+    def _bundle(self, offered: Earlier | None = None) -> dict[str, Any]:
+        """What the transcript shows. An earlier conversation stays there as long as it is offered:
+        whenever the notebook is saved, it is not lost."""
+        turns, model, about = self._pump.turns, self.model, self._pump.about
+        if offered is not None:
+            turns, model = offered.turns, offered.saved.model or self.model
+            about = {"settings": dict(offered.saved.settings)}
+        named = {} if self._name is None else {"name": self._name}
+        return transcript.bundle(turns, model, _docs_mode(), about | named)
+
+    def _settle(self) -> None:
+        """Write the settled state and the transcript. On the pump thread only."""
+        self._transcript.change(self._bundle(self._pump.earlier))
+        self.state = {"v": VERSION, "model": self.model, "turns": self._pump.turns.saved()}
+        if self._cell is not None:
+            jupyter.speak_as(self._cell)
+            self._transcript.show(update=True)
+
+
+class _Port:
+    """What the pump sees of its chat: the model, the settings, the page."""
+
+    def __init__(
+        self,
+        chat: Chat,
+        llm: LLM | str | None,
+        values: Mapping[str, Any],
+        tools: Sequence[Any],
+        approve: bool | Ask,
+    ) -> None:
+        self._chat = chat
+        self._given = llm
+        self._values = settings.given(values)
+        self._tools = tuple(tools)
+        self._approve = approve
+        self._own = Ledger()
+
+    @property
+    def ledger(self) -> Ledger:
+        # Asked for each time: the extension may be loaded later, or anew.
+        magics = jupyter.extension()
+        return self._own if magics is None else magics.ledger
+
+    @property
+    def key(self) -> str:
+        return self._chat._key or ""
+
+    @property
+    def _chosen(self) -> LLM | str | None:
+        return self._values.get("model") or self._given
+
+    @property
+    def name(self) -> str:
+        # It is shown and saved: without folders and keys.
+        chosen = self._chosen
+        return summary.model_name(str(getattr(chosen, "model", chosen or hub.default)))
+
+    def load(self, progress: OnProgress | None = None) -> LLM:
+        chosen = self._chosen
+        return chosen if isinstance(chosen, LLM) else hub.load(chosen, on_progress=progress)
+
+    def conversation(
+        self, llm: LLM, messages: tuple[Message, ...], approve: Ask | None
+    ) -> Conversation:
+        system, options = self._values.get("system"), settings.options(self._values)
+        conversation = Conversation(llm, system, self._tools, approve=approve, **options)
+        if messages:
+            conversation.load(messages)
+            conversation.system = system
+        return conversation
+
+    def open(self, messages: tuple[Message, ...], ask: Ask) -> Open:
+        approve = self._approve if callable(self._approve) else ask if self._approve else None
+
+        def start(progress: OnProgress) -> _Answer:
+            conversation = self.conversation(self.load(progress), messages[:-1], approve)
+            return _Answer(conversation, conversation.send(messages[-1]))
+
+        return start
+
+    def fork(self, reply: Reply, given: tuple[Token, ...]) -> Open:
+        options = settings.options(self._values)
+        return lambda progress: branching.stream(self.load(progress), reply, given, **options)
+
+    def set(self, name: str, value: Any) -> None:
+        self._values[name] = value
+
+    def settings(self) -> dict[str, Any]:
+        return {name: self._values.get(name) for name in settings.SETTINGS}
+
+    def window(self) -> int | None:
+        chosen = self._chosen
+        llm = chosen if isinstance(chosen, LLM) else hub.get(chosen)
+        size = getattr(llm.status(), "ctx", None) if llm is not None else None
+        return size if isinstance(size, int) else None
+
+    def post(self, message: Mapping[str, Any]) -> None:
+        self._chat.send(dict(message))
+
+    def settled(self) -> None:
+        self._chat._settle()
+
+    @property
+    def transcript(self) -> jupyter.Kept:
+        return self._chat._transcript
+
+
+class _Answer:
+    """One turn of a conversation as the pump reads it."""
+
+    def __init__(self, conversation: Conversation, turn: Turn) -> None:
+        self._conversation = conversation
+        self._turn = turn
+        self._before = len(conversation.exchanges)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._turn)
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        self._turn.cancel(reason)
+
+    @property
+    def reply(self) -> Reply:
+        return self._turn.reply
+
+    @property
+    def added(self) -> tuple[Message, ...]:
+        """What the turn adds to the history: several messages where tools were called."""
+        exchanges = self._conversation.exchanges
+        return exchanges[-1].messages[1:] if len(exchanges) > self._before else ()
+
+
+def _docs_mode() -> bool:
+    """As the magics have it, where they are loaded; else as the environment says."""
+    if (magics := jupyter.extension()) is not None:
+        return bool(magics.docs_mode)
+    return mime.docs_wanted()

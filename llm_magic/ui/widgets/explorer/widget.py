@@ -1,0 +1,415 @@
+"""The live view of one reply: look at every token, go on from another one, compare.
+
+Comes in: a Reply, and what a person does on the page. Goes out: a widget; `reply` is the Reply with
+all branches that were made. It must not know how a model generates.
+
+Threads: the page's messages arrive on the main thread, or on a subshell's while a cell runs; they
+are only handed on. The pump thread alone talks to the page, writes the trait and changes the tree;
+it lives while there is something to do. A branch has a reader thread of its own, which waits for
+the model. Messages are {"seq": n, "ops": [...]}, at most 20 a second; a page that missed one, or
+was loaded anew, asks for a snapshot.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import anywidget
+import traitlets
+from IPython.display import display
+
+from llm_magic import branching
+from llm_magic.chat.reply import Reply
+from llm_magic.errors import NotLoadedError, RequestError
+from llm_magic.events import CallDelta, Delta, Prefill, Progress, Queued, Token
+from llm_magic.hub import hub
+from llm_magic.llm import LLM
+from llm_magic.ui.views import logprobs, mime, progress, summary, throughput
+
+from ..shared import jupyter, settings
+from ..shared.phases import describe
+from ..shared.stream_reader import Reading, Told, begin
+from ..shared.worker import Loop
+from .tree import Tree
+
+VERSION = 1
+SETTINGS = ("temperature", "max_tokens", "seed")  # what the page offers to set for branches
+CHUNK = 500  # rows in one op of a snapshot: a page reads them in a few milliseconds
+
+Op = dict[str, Any]
+
+
+def _style() -> str:
+    """The style sheet, with the colours and marks of the scale that static views have too."""
+    rules = [Path(__file__).with_name("explorer.css").read_text("utf-8")]
+    light: list[str] = []
+    dark: list[str] = []
+    for step in logprobs.SCALE:
+        for theme, look in ((light, step.light), (dark, step.dark)):
+            background, text = look or ("transparent", "inherit")
+            theme.append(f"--b{step.name}:{background};--c{step.name}:{text}")
+        name = f".lmx-p{step.name}"
+        rules.append(f"{name}{{background:var(--b{step.name});color:var(--c{step.name})}}")
+        if step.mark:
+            rules.append(f'{name}::after{{content:"{step.mark}"}}')
+    # What a front end says about its theme goes before what the system prefers.
+    rules += [
+        f".lmx{{{';'.join(light)}}}",
+        f"@media (prefers-color-scheme:dark){{.lmx{{{';'.join(dark)}}}}}",
+        f":is([data-jp-theme-light=true],.vscode-light) .lmx{{{';'.join(light)}}}",
+        f":is([data-jp-theme-light=false],.vscode-dark,[theme=dark]) .lmx{{{';'.join(dark)}}}",
+    ]
+    return "\n".join(rules)
+
+
+@dataclass(slots=True, eq=False)
+class _Run(Reading):
+    """A branch in the making."""
+
+    parent: int
+    at: int
+    given: tuple[Token, ...]
+    by: str  # the page that asked
+    node: int | None = None
+    waiting: list[Token] = field(default_factory=list)
+
+
+class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
+    """`reply.explore()`: move through the tokens, go on from another one, compare what came.
+
+    llm: continues branches; None: the loaded model of the reply's name. kept: the display that
+        shows the reply already and is renewed after each branch; without one the view keeps a
+        static form of its own below itself. Where the view is seen, that form is hidden. look: how
+        it is shown. options: of branches, as `LLM.stream` takes them; unless given here or on the
+        page, as the reply was made.
+
+    A reply never changes: `explorer.reply` has the branches, and names of the notebook that hold
+    the reply (`_llm`, `--out`, variables) hold that one then. The same object may be shown in
+    several places.
+    """
+
+    _esm = jupyter.script(
+        (
+            "shared/dom.js",
+            "shared/memory.js",
+            "shared/kept.js",
+            "shared/keys.js",
+            "explorer/card.js",
+            "explorer/pane.js",
+            "explorer/settings.js",
+            "explorer/explorer.js",
+        )
+    )
+    _css = _style()
+
+    # Settled state: {"v": 1, "model": name, "views": [[title, parent, at, texts, shades]]}. Written
+    # by the pump only; it is what a page has left when the kernel is gone.
+    state = traitlets.Dict().tag(sync=True)
+    # The probabilities at which the steps of the scale begin. Never changes.
+    scale = traitlets.List().tag(sync=True)
+    _order: ClassVar[jupyter.Order] = jupyter.Order()
+
+    def __init__(
+        self,
+        reply: Reply,
+        llm: LLM | None = None,
+        *,
+        kept: jupyter.Kept | None = None,
+        look: mime.Look | None = None,
+        **options: Any,
+    ) -> None:
+        self._llm = llm
+        self._options = settings.given(options)
+        self._look = look or mime.Look()
+        self._own = kept is None
+        self._kept = kept or jupyter.Kept({}, f"llm-explore-{uuid4().hex}", not self._look.docs)
+        self._tree = Tree(reply)
+        self._named = summary.model_name(reply.model)
+        self._reply = reply  # replaced as a whole: any thread may read it
+        after = (self._show_tokens, self._flush)
+        self._loop = Loop(
+            "llm-explore", self._take, after, self._fault, _begins, lambda: self._run is not None
+        )
+        self._run: _Run | None = None
+        self._ops: list[Op] = []
+        self._seq = 0
+        self._key: str | None = None  # which of the views of its cell it is
+        self._cell: Any = None  # parent header of the cell that shows the static form
+        super().__init__(state=self._saved(), scale=[step.floor for step in logprobs.SCALE])
+        self.on_msg(self._on_message)
+        jupyter.take_subshell_messages(self.comm)
+
+    def __repr__(self) -> str:
+        reply, n = self._reply, len(self._reply.branches)
+        return f"<Explorer: {len(reply.tokens):,} tokens, {n} branch{'es' * (n != 1)}>"
+
+    # ------------------------------------------------------------------ for people
+
+    @property
+    def reply(self) -> Reply:
+        """The reply with its branches, and they with theirs."""
+        return self._reply
+
+    def branch(self, i: int, alternative: str | int | None = None, view: int = 0) -> None:
+        """Go on from another token, as if it were clicked. Returns at once; see `wait`.
+
+        alternative: as `Reply` branches take it: a text, a rank from 1, None for the likeliest one
+        that was not taken. view: 0 is the answer, then the branches in the order of their making.
+        """
+        self._loop.put({"t": "branch", "view": view, "at": i, "alternative": alternative})
+
+    def stop(self) -> None:
+        """End the branch that is being written, if there is one. What has come stays."""
+        self._loop.put({"t": "stop"})
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no branch is in the making. False when `timeout` seconds were not enough."""
+        with hub.gate.lend():
+            return self._loop.wait(timeout)
+
+    # ------------------------------------------------------------------ display
+
+    def _ipython_display_(self) -> None:
+        if not self._look.docs:
+            # A widget view and HTML in one bundle would hide the HTML for ever in JupyterLab, which
+            # without a kernel then says "model not found": so the static form is a display.
+            view, metadata = self._repr_mimebundle_()
+            view["text/plain"] = f"<Explorer: {len(self._reply.tokens):,} tokens>"  # it stays so
+            place = str(Explorer._order.of(jupyter.running_cell(), self.model_id))
+            self._key = self._key or place
+            display(view, metadata=metadata, raw=True)
+        self._cell = jupyter.running_cell()
+        if self._own:
+            self._kept.change(self._static())
+            self._kept.show()
+
+    def _static(self) -> mime.Bundle:
+        """The reply and its branches without a script."""
+        own = replace(self._look, format="text", heat=True)
+        return mime.bundle(self._reply, own if self._own else self._look)
+
+    def _saved(self) -> dict[str, Any]:
+        return {"v": VERSION, "model": self._named, "views": self._tree.saved()}
+
+    # ------------------------------------------------------------------ any thread
+
+    def _on_message(self, _: Any, message: Any, buffers: Any) -> None:
+        if isinstance(message, Mapping):
+            self._loop.put(message)
+
+    # ------------------------------------------------------------------ the pump thread
+
+    def _fault(self, error: BaseException) -> None:
+        self._note(describe(error))
+
+    def _take(self, item: Any) -> None:
+        if isinstance(item, Told):
+            self._hear(item)
+        else:
+            self._obey(item)
+
+    def _obey(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"t": "hello", "page": str(page)}:
+                self._snapshot(page)
+            case {"t": "branch", "view": int(view), "at": int(at), "alternative": alternative}:
+                self._begin(view, at, alternative, str(message.get("page", "")))
+            case {"t": "stop"}:
+                self._stop()
+            case {"t": "set", "name": str(name)}:
+                self._set(name, message.get("value"))
+            case {"t": "output", "page": str(page)}:
+                self._tell(page, {"o": "output", **self._kept.picture()})
+            case {"t": "keep", "page": str(page)}:
+                look = replace(self._look, save_prompt=True)  # stays in the page's memory
+                self._tell(page, {"o": "saved", "data": mime.saved(self._reply, look)})
+            case {"t": "load", "data": data}:
+                self._load(data)
+            case _:
+                self._note("The page sent a message that this version does not know.")
+
+    def _snapshot(self, page: str) -> None:
+        self._show_tokens()
+        self._flush()  # what was pending is in the picture: its number must be used up first
+        ops: list[Op] = [self._heads(), self._settings(), {"o": "kept", **self._kept.told()}]
+        ops.append({"o": "place", "key": self._key or ""})
+        for i, node in enumerate(self._tree.nodes):
+            for k in range(0, len(node.rows), CHUNK):
+                ops.append({"o": "rows", "view": i, "from": k, "rows": node.rows[k : k + CHUNK]})
+        for op in ops[:-1]:
+            self._tell(page, op)
+        self._tell(page, ops[-1], {"o": "ready"})
+
+    def _tell(self, page: str, *ops: Op) -> None:
+        """To one page alone."""
+        self.send({"seq": self._seq, "to": page, "ops": list(ops)})
+
+    def _heads(self) -> Op:
+        heads = [[*node.head(), len(node.rows)] for node in self._tree.nodes]
+        busy = None if self._run is None else self._run.node
+        return {"o": "views", "views": heads, "busy": self._run is not None, "writes": busy}
+
+    # ------------------------------------------------------------------ what holds for branches
+
+    def _set(self, name: str, value: Any) -> None:
+        error = ""
+        try:
+            if name not in SETTINGS:
+                raise RequestError(f"there is no setting {name!r}")
+            checked = settings.checked(name, value)
+            options = {k: v for k, v in self._options.items() if k != name}
+            self._options = options if checked is None else {**options, name: checked}
+        except RequestError as problem:
+            error = str(problem)
+        self._ops.append({**self._settings(), "name": name, "error": error})
+
+    def _settings(self) -> Op:
+        """What is set, and what holds where nothing is: as the reply was made."""
+        reply = self._tree.nodes[0].reply
+        usual = branching.defaults(reply, ())
+        fields = []
+        for name in SETTINGS:
+            known = settings.SETTINGS[name]
+            default = f"as the reply: {usual[name]:g}" if name in usual else "none"
+            if name == "max_tokens":
+                default = "as long as the reply, 32 at least"
+            fields.append([name, known.kind, known.label, default, known.low, known.high])
+        values = {name: self._options.get(name) for name in SETTINGS}
+        return {"o": "settings", "fields": fields, "values": values}
+
+    def _load(self, data: Any) -> None:
+        """Go on with a reply that a page remembers from a kernel that is gone."""
+        if self._run is not None:
+            self._note("A branch is being written: stop it first.")
+            return
+        try:
+            reply = Reply.from_dict(data)
+        except ValueError as problem:
+            self._note(str(problem))
+            return
+        self._tree = Tree(reply)
+        self._named = summary.model_name(reply.model)
+        self._ops += [self._heads(), self._settings()]
+        for i, node in enumerate(self._tree.nodes):
+            self._ops.append({"o": "rows", "view": i, "from": 0, "rows": node.rows.copy()})
+        self._ops.append({"o": "ready"})
+        self._settle()
+
+    # ------------------------------------------------------------------ one branch
+
+    def _begin(self, view: int, at: int, alternative: Any, page: str) -> None:
+        if self._run is not None:
+            self._note("One branch at a time: stop this one or wait for its end.")
+            return
+        if not 0 <= view < len(self._tree.nodes):
+            return
+        parent = self._tree.nodes[view].reply
+        given = branching.prefix(parent, at, branching.choice(parent, at, alternative))
+        run = _Run(view, at % len(parent.tokens), given, page)
+        llm = self._model(parent)
+        options = branching.defaults(parent, given) | self._options
+        self._run = run
+        self._ops.append({"o": "busy", "text": "starting", "share": None})
+        begin(
+            "llm-explore-reader", run, lambda _: branching.stream(llm, parent, given, **options),
+            self._loop.put,
+        )  # fmt: skip
+
+    def _model(self, reply: Reply) -> LLM:
+        # Only the very model: another one's ids would mean other texts.
+        loaded = {summary.model_name(llm.model): llm for llm in hub.loaded()}
+        found = self._llm or hub.get(reply.model or None) or loaded.get(self._named)
+        if found is None:
+            name = self._named or "its model"
+            raise NotLoadedError(
+                f"To go on from here, {name} has to be loaded in this kernel: %llm load {name}"
+            )
+        return found
+
+    def _stop(self) -> None:
+        run = self._run
+        if run is not None:
+            run.stopping = True
+            if run.stream is not None:
+                run.stream.cancel("cancelled")
+            self._ops.append({"o": "busy", "text": "stopping", "share": None})
+
+    def _hear(self, told: Told[_Run]) -> None:
+        run = told.run
+        if told.opened is not None:
+            run.stream = told.opened
+            if run.stopping:
+                run.stream.cancel("cancelled")
+            self._open(run)
+        match told.what:
+            case Delta(tokens=new) | CallDelta(tokens=new):
+                drawn = [token for token in new if not token.forced]  # the given ones are already
+                run.waiting.extend(drawn)
+                run.times.extend(token.at for token in drawn)
+            case Queued() | Prefill() | Progress() as event if not run.stopping:
+                now = progress.work(event)
+                self._ops.append({"o": "busy", "text": now.line, "share": now.share})
+            case _:
+                pass
+        if told.ended:
+            self._end(run, told.reply, told.error)
+
+    def _open(self, run: _Run) -> None:
+        parent = self._tree.nodes[run.parent].reply
+        run.node = self._tree.open(run.parent, run.at, branching.begun(parent, run.given))
+        node = self._tree.nodes[run.node]
+        self._ops.append({"o": "open", "view": run.node, "by": run.by,
+                          "head": [*node.head(), 0], "rows": node.rows.copy()})  # fmt: skip
+
+    def _show_tokens(self) -> None:
+        run = self._run
+        if run is None or run.node is None or not run.waiting:
+            return
+        place, rows = self._tree.grow(run.node, run.waiting)
+        run.waiting.clear()
+        self._ops.append({"o": "rows", "view": run.node, "from": place, "rows": rows})
+        self._ops.append({"o": "live", "n": len(run.times), "tps": round(run.speed, 1)})
+
+    def _end(self, run: _Run, rest: Reply | None, error: BaseException | None) -> None:
+        self._show_tokens()
+        self._run = None
+        note = "" if error is None else describe(error)
+        came = rest is not None and len(rest.tokens) > len(run.given)
+        if run.node is not None and rest is not None and (came or error is None):
+            self._tree.settle(run.node, rest)
+            if (magics := jupyter.extension()) is not None:
+                magics.ledger.add(throughput.entry(branching.measured(rest), "branch"))
+        elif run.node is not None:
+            self._tree.drop(run.node)
+        self._ops += [self._heads(), {"o": "end", "text": note, "fault": error is not None}]
+        self._flush()
+        self._settle()
+
+    def _settle(self) -> None:
+        before, self._reply = self._reply, self._tree.reply
+        self.state = self._saved()
+        jupyter.rebind(before, self._reply)
+        if self._cell is None:
+            return
+        self._kept.change(self._static())
+        jupyter.speak_as(self._cell)
+        self._kept.show(update=True)
+        self._ops.append({"o": "kept", **self._kept.told()})
+
+    # ------------------------------------------------------------------ to the page
+
+    def _note(self, text: str) -> None:
+        self._ops.append({"o": "note", "text": text})
+
+    def _flush(self) -> None:
+        ops, self._ops = self._ops, []
+        if ops:
+            self._seq += 1
+            self.send({"seq": self._seq, "ops": ops})
+
+
+def _begins(item: Any) -> bool:
+    """May a message of a page begin a branch?"""
+    return isinstance(item, Mapping) and item.get("t") == "branch"

@@ -1,0 +1,1 @@
+"""What the chat and the explorer both need: threads, page protocol, settings."""

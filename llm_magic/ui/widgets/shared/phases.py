@@ -1,0 +1,86 @@
+"""What a chat is doing, in words for people.
+
+Comes in: events of a stream, and errors. Goes out: a phase (with how far it is, where that is
+known) and one-line texts. It must not know widgets or threads.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from llm_magic.errors import LLMError, named
+from llm_magic.events import (
+    CallDelta,
+    CallDone,
+    Delta,
+    Event,
+    Finish,
+    Prefill,
+    Progress,
+    Queued,
+    ToolDone,
+)
+from llm_magic.ui.views.progress import work
+from llm_magic.ui.views.summary import CUT
+from llm_magic.utf8 import whole
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """name: "idle" or what is being done; text: the same in words; done of total, 0 if unknown;
+    amount: these in words. The text stays while the amount grows: it is read out when it changes.
+    """
+
+    name: str = "idle"
+    text: str = ""
+    done: int = 0
+    total: int = 0
+    amount: str = ""
+
+    def op(self) -> dict[str, Any]:
+        return {
+            "o": "phase", "name": self.name, "text": self.text, "done": self.done,
+            "total": self.total, "amount": self.amount,
+        }  # fmt: skip
+
+
+IDLE = Phase()
+START = Phase("start", "Starting")
+STOPPING = Phase("stop", "Stopping")
+
+# Why an answer ended early. "stop" ends it as it should end: nothing to say.
+NOTES = {
+    "interrupted": "stopped",
+    "cancelled": "stopped",
+    "length": CUT,
+    "tool_calls": "the model asked for tools that this chat does not have",
+}
+
+
+def phase_of(event: Event, model: str) -> Phase | None:
+    """The phase that an event begins or continues; None if it changes nothing."""
+    match event:
+        case Queued():
+            return Phase("queued", work(event).what.capitalize())
+        case Progress("wait"):
+            return Phase("wait", f"{model} is loaded when the running cell has ended")
+        case Progress(stage, done, total):
+            now = work(event)
+            return Phase(stage, f"{now.what.capitalize()} {model}", done, total, now.amount)
+        case Prefill(done, total, cached):
+            hint = f" ({cached:,} from cache)" if cached else ""
+            text = f"Reading {total:,} prompt tokens{hint}"
+            return Phase("prefill", text, done, total, f"{done:,} of {total:,}")
+        case Delta("reasoning"):
+            return Phase("reason", "Thinking")
+        case Delta() | CallDelta():
+            return Phase("decode", "Writing")
+        case CallDone(call=call):
+            return Phase("tool", f"Calling {call.name}")
+        case ToolDone() | Finish():
+            return None
+
+
+def describe(error: BaseException) -> str:
+    """One line for people: our own errors speak for themselves, others need their class."""
+    text = whole(str(error)).strip() if isinstance(error, LLMError) else ""
+    return text or named(error)
