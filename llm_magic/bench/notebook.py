@@ -16,7 +16,7 @@ SECONDS = 300.0
 SETUP = """
 import json, time, llm_magic
 from llm_magic.hub import hub
-from llm_magic.local import Local
+from llm_magic.providers.local import Local
 from llm_magic.llm import LLM
 from llm_magic.events import Finish
 local = Local("bench", __import__("pathlib").Path({path!r}), threads={threads}, gate=hub.gate)

@@ -9,8 +9,8 @@ SCRIPT = '''
 import json, time
 import llm_magic
 from llm_magic.llm import LLM
-from llm_magic.chat.scripted import Scripted
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.providers.scripted import Scripted
+from llm_magic.chat.parsing.syntax import SYNTAXES
 
 CODE = """Here is **code**:
 

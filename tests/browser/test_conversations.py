@@ -12,8 +12,8 @@ SETUP = """
 import json
 from llm_magic import LLM
 from llm_magic.hub import hub
-from llm_magic.chat.scripted import Scripted
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.providers.scripted import Scripted
+from llm_magic.chat.parsing.syntax import SYNTAXES
 
 def answer(request):
     last = request.prompt[-1]

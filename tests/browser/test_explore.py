@@ -23,7 +23,7 @@ SETUP = f"""
 %load_ext llm_magic
 from llm_magic import LLM
 from llm_magic.hub import hub
-from llm_magic.chat.scripted import Scripted
+from llm_magic.providers.scripted import Scripted
 evil = {EVIL!r}
 tail = ["word%d " % i for i in range(30)]
 def answer(request):

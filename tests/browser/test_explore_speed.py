@@ -15,8 +15,8 @@ SETUP = """
 %load_ext llm_magic
 from llm_magic import LLM
 from llm_magic.hub import hub
-from llm_magic.chat.scripted import Scripted
-from llm_magic.ui.explore import Explorer
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.widgets.explorer.widget import Explorer
 def answer(request):
     if isinstance(request.prompt, tuple):
         return [" more%d" % i for i in range(400)]

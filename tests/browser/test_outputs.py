@@ -23,7 +23,7 @@ SETUP = """
 %load_ext llm_magic
 from llm_magic import LLM
 from llm_magic.hub import hub
-from llm_magic.chat.scripted import Scripted
+from llm_magic.providers.scripted import Scripted
 def answer(request):
     n = request.sampling.max_tokens
     return ["word%d " % (i % 97) if i % 12 else "\\n\\n" for i in range(n)]

@@ -24,7 +24,7 @@ SCRIPT = """
 %load_ext llm_magic
 from llm_magic import LLM
 from llm_magic.hub import hub
-from llm_magic.chat.scripted import Scripted
+from llm_magic.providers.scripted import Scripted
 
 answers = {
     "fast": "A **short** answer.",

@@ -18,7 +18,7 @@ SCRIPT = """
 import time
 import llm_magic
 from llm_magic.llm import LLM
-from llm_magic.chat.scripted import Scripted
+from llm_magic.providers.scripted import Scripted
 
 def answer(request):
     asked = request.prompt[-1].text
@@ -342,7 +342,7 @@ def test_a_damaged_notebook_does_not_keep_a_chat_from_being_shown(
 FOREIGN = """
 import json
 from dataclasses import replace
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.chat.parsing.syntax import SYNTAXES
 from llm_magic.errors import EngineError
 from llm_magic.events import CallDelta, Delta
 half = chr(0xd800)

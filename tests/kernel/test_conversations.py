@@ -21,8 +21,8 @@ SCRIPT = """
 import json, time
 from llm_magic import LLM
 from llm_magic.hub import hub
-from llm_magic.chat.scripted import Scripted
-from llm_magic.chat.syntax import SYNTAXES
+from llm_magic.providers.scripted import Scripted
+from llm_magic.chat.parsing.syntax import SYNTAXES
 
 def call(name, **arguments):
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"

@@ -91,7 +91,7 @@ class Screen:
 @pytest.fixture
 def screen(monkeypatch):
     made = Screen()
-    monkeypatch.setattr(bench_command.live, "screen", lambda *arguments: made)
+    monkeypatch.setattr(bench_command.screens, "screen", lambda *arguments: made)
     return made
 
 

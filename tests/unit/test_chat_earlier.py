@@ -452,7 +452,7 @@ def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(resume, "find", lambda name, nth: asked.append((name, nth)))
     monkeypatch.setattr(module, "display", lambda *_, **__: None)
     cells = iter(["one"] * 5 + ["two"] * 2)
-    monkeypatch.setattr(module.widget, "running_cell", lambda: {"msg_id": next(cells)})
+    monkeypatch.setattr(module.jupyter, "running_cell", lambda: {"msg_id": next(cells)})
     given = module.Chat("m", messages=[{"role": "user", "content": "hi"}])
     first, named, second = (module.Chat("m", name=name) for name in (None, "plan", None))
     for shown in (given, first, named, first, second, second, module.Chat("m")):

@@ -577,8 +577,8 @@ def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
 
 
 def test_tokens_are_shaded_by_the_steps_of_every_heat_map() -> None:
-    folder = Path(logprobs.__file__).parent
-    script, style = ((folder / name).read_text("utf-8") for name in ("chat_turn.js", "chat.css"))
+    folder = Path(logprobs.__file__).parents[1] / "widgets" / "chat"
+    script, style = ((folder / name).read_text("utf-8") for name in ("turn.js", "chat.css"))
     floors = [step.floor for step in logprobs.SCALE][:-1]
     assert f"const FLOORS = {json.dumps(floors)};" in script
     for step in logprobs.SCALE:
@@ -695,7 +695,7 @@ def test_a_chat_does_not_hold_the_interpreter_back_when_it_ends(use: str) -> Non
     """Widgets are closed then, too: no thread may be started for it, it would never run."""
     code = f"""
 import llm_magic
-from llm_magic.chat.scripted import Scripted
+from llm_magic.providers.scripted import Scripted
 from llm_magic.llm import LLM
 chat = llm_magic.Chat(LLM(Scripted(lambda request: "Yes.")))
 {use}

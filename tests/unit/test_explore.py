@@ -50,7 +50,7 @@ def made(llm: LLM) -> Reply:
 
 
 class Page:
-    """What a page makes of the messages: the same rules as explore.js."""
+    """What a page makes of the messages: the same rules as explorer.js."""
 
     def __init__(self, name: str = "page") -> None:
         self.name = name
@@ -486,7 +486,7 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_colours_of_our_own_can_be_read_in_both_themes() -> None:
-    rules = re.findall(r"--own-(\w+): (#\w{6})", (UI / "explore.css").read_text())
+    rules = re.findall(r"--own-(\w+): (#\w{6})", (UI / "explorer.css").read_text())
     assert len(rules) == 14
     for theme in (dict(rules[:7]), dict(rules[7:])):
         for ground in ("bg", "soft"):

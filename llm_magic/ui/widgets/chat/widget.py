@@ -5,7 +5,7 @@ the page. Goes out: a live view, and a folded static transcript in a second disp
 saved notebook shows. It must not know how a model generates.
 
 Threads: the front end's messages arrive on the main thread, or on a subshell's while a cell runs.
-They are handed to the pump (ui/pump.py), which alone talks to the page and writes the traits:
+They are handed to the pump (controller.py), which alone talks to the page and writes the traits:
 ipywidgets' property lock is not made for two threads.
 """
 

@@ -19,7 +19,7 @@ from llm_magic.ui.views import compare, logprobs, tokens
 from llm_magic.ui.views.summary import CUT
 
 # A token: [text, percent, shade, rank, logprob, entropy, forbidden share, flags, alternatives].
-# An alternative: [text, percent, share of 1000, what it is]. explore_parts.js names the places.
+# An alternative: [text, percent, share of 1000, what it is]. card.js names the places.
 Row = list[Any]
 
 FORCED, TRIMMED = 1, 2  # flags
