@@ -58,7 +58,7 @@ def reference_dir() -> Path:
 @pytest.fixture
 def start():
     """Makes schedulers over a fake forward pass (fakes.py), closed when the test ends."""
-    from fakes import fake_scheduler
+    from support.fakes import fake_scheduler
 
     made = []
 

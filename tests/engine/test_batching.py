@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from fakes import greedy, job
-from toy import toy_gguf
+from support.fakes import greedy, job
+from support.toy import toy_gguf
 
 import llm_magic
 from llm_magic.engine.serving import scheduler as scheduler_module

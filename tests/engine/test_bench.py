@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 from llm_magic.bench import measure, random_model
 from llm_magic.bench.measure import Task

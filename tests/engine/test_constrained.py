@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 import pydantic
 import pytest
-from schemas import BY_HAND, generated
-from toy import toy_gguf
+from support.schemas import BY_HAND, generated
+from support.toy import toy_gguf
 
 import llm_magic
 from llm_magic.chat.schema import as_schema, draft_of

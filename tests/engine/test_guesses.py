@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 import llm_magic
 from llm_magic.engine.serving import scheduler as scheduler_module

@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from kernels_oracle import Oracle, evaluate, i32, kernel_forward, log_softmax, read_tiles
-from toy import toy_gguf
+from support.kernels_oracle import Oracle, evaluate, i32, kernel_forward, log_softmax, read_tiles
+from support.toy import toy_gguf
 
 from llm_magic.engine import device
 from llm_magic.engine.arch import read_config

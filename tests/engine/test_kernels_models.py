@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels_oracle import evaluate, i32, kernel_forward, log_softmax
+from support.kernels_oracle import evaluate, i32, kernel_forward, log_softmax
 
 from llm_magic.engine import device
 from llm_magic.engine.arch import read_config

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels_oracle import evaluate, kernel_forward
-from toy import toy_gguf
+from support.kernels_oracle import evaluate, kernel_forward
+from support.toy import toy_gguf
 
 from llm_magic.engine.kernels import team
 from llm_magic.engine.kernels.targets import SOURCES
@@ -373,7 +373,7 @@ def run_python(code, toy, timeout=120):
     prelude = f"""
     import os, sys, threading, time
     sys.path.insert(0, {str(TESTS)!r})
-    from kernels_oracle import evaluate, kernel_forward
+    from support.kernels_oracle import evaluate, kernel_forward
     import numpy as np
     IDS = np.random.default_rng(5).integers(3, 250, 40)
     toy = {str(toy)!r}

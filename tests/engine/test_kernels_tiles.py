@@ -8,8 +8,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from kernels_oracle import evaluate, kernel_forward
-from toy import toy_gguf
+from support.kernels_oracle import evaluate, kernel_forward
+from support.toy import toy_gguf
 
 from llm_magic.engine import device
 from llm_magic.engine.kernels import forward, layout

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 import llm_magic
 from llm_magic import errors

@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 from llm_magic.engine import arch, device
 from llm_magic.engine.arch import Architecture, read_config

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 import llm_magic
 from llm_magic.errors import Interrupted

@@ -5,7 +5,7 @@ import json
 from typing import Literal
 
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 import llm_magic
 from llm_magic.chat.conversation import Conversation

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 from llm_magic.engine.arch import ARCHITECTURES, Layer, Rope, layer_weight, read_config
 from llm_magic.engine.gguf import open_gguf

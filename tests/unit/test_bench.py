@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 from llm_magic.bench import command, measure, random_model, subjects
 from llm_magic.bench import worker as workers

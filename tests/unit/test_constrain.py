@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import pytest
-import schemas
-from schemas import CONTROLS, END, REFUSED, TOKENS, allowed, constrainer, walk
+from support import schemas
+from support.schemas import CONTROLS, END, REFUSED, TOKENS, allowed, constrainer, walk
 
 from llm_magic.chat.constraints.compiler import Constrainer
 from llm_magic.chat.constraints.guides import Late, Vocabulary

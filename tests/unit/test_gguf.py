@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from toy import info, kv, kv_array, kv_str, kv_u32, raw_gguf, string, toy_gguf
+from support.toy import info, kv, kv_array, kv_str, kv_u32, raw_gguf, string, toy_gguf
 
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.errors import GGUFError, LLMError, ModelNotFoundError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import random_blocks, toy_gguf
+from support.toy import random_blocks, toy_gguf
 
 from llm_magic.engine import quants
 from llm_magic.engine.gguf import open_gguf

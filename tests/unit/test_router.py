@@ -6,9 +6,9 @@ import time
 from itertools import pairwise
 
 import pytest
-from chunkings import all_chunkings, cuts, events_of, route, token
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.chunkings import all_chunkings, cuts, events_of, route, token
 
 from llm_magic.chat.parsing.router import Router
 from llm_magic.chat.parsing.syntax import REASONING, SYNTAXES

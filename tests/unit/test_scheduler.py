@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from fakes import END, FakeForward, fake_scheduler, greedy, job
+from support.fakes import END, FakeForward, fake_scheduler, greedy, job
 
 from llm_magic.engine.serving.scheduler import RUN_AHEAD, Job, Scheduler
 from llm_magic.errors import ContextOverflowError, EngineError, NotLoadedError, RequestError

@@ -13,7 +13,7 @@ from functools import cache
 
 import jsonschema
 import pytest
-from schemas import BY_HAND, constrainer, generated, shipped, walk
+from support.schemas import BY_HAND, constrainer, generated, shipped, walk
 
 from llm_magic.chat.schema import as_schema, draft_of
 from llm_magic.errors import SchemaError

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from chunkings import all_chunkings, events_of, token
+from support.chunkings import all_chunkings, events_of, token
 
 from llm_magic.chat.parsing.markup.values import coerce, loads, unwrapped
 from llm_magic.chat.parsing.router import Router, parse

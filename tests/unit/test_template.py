@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from toy import toy_gguf
+from support.toy import toy_gguf
 
 from llm_magic.chat.parsing.syntax import REASONING, opens_reasoning
 from llm_magic.chat.prompts.template import PRESETS, Template, needs_bos

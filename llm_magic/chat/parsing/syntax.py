@@ -4,7 +4,7 @@ What comes in: a chat template (to find out which markup a model uses), or gener
 out: `ReasoningTags` and `Syntax` values, calls and the text around them. It must not know tokens,
 engines or streams: chat/router.py applies the same rows to a stream, with the same result.
 
-To add a syntax: a reader in parsing/markup/tags.py, a row in SYNTAXES, a mark in _MARKS, a test row.
+To add a syntax: a reader in markup/tags.py, a row in SYNTAXES, a mark in _MARKS, a test row.
 """
 
 import re

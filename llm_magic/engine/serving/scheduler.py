@@ -9,8 +9,8 @@ is written by one of them only and says so.
 
 One step evaluates rows of many requests at once: a running request adds its last token, a new one
 adds a chunk of its prompt. A request that is evaluated up to its last token gets a sample. Behind
-its last token a running request may add guesses at what follows (speculation.py), and gets one sample
-more for each that was right.
+its last token a running request may add guesses at what follows (speculation.py),
+and gets one sample more for each that was right.
 """
 
 import math
