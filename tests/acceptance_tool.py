@@ -26,8 +26,8 @@ TABLE = TESTS / "acceptance.md"
 IDS = TESTS / "data" / "ids.txt"
 SHOWN = 3  # nodes listed per row: a proof to look at, not a census
 
-IN_TEXT = re.compile(r"\b(?:(?:LAI|LC|TG|LB)-\d+[a-z]?|B\d{3})\b")
-IN_NAME = re.compile(r"(?<=_)(?:(LAI|LC|TG|LB)_?(\d+[a-z]?)|(B\d{3}))(?=_|$)")
+IN_TEXT = re.compile(r"\b(?:(?:LAI|LC|TG|LB)-\d+[a-z]?|(?:B\d|F[1-7])\d\d)\b")
+IN_NAME = re.compile(r"(?<=_)(?:(LAI|LC|TG|LB)_?(\d+[a-z]?)|((?:B\d|F[1-7])\d\d))(?=_|$)")
 DONE_LINE = re.compile(r"^Issues done:(.*)$", re.MULTILINE)
 
 

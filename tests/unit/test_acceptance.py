@@ -21,7 +21,7 @@ def two_ids(monkeypatch):
 
 def test_ids_are_all_there():
     ids = tool.known_ids()
-    assert len(ids) == len(set(ids)) == 203 + 86
+    assert len(ids) == len(set(ids)) == 203 + 86 + 68
     assert all(tool.IN_TEXT.fullmatch(id_) for id_ in ids)
 
 
