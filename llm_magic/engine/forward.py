@@ -1,9 +1,10 @@
-"""The contract between the scheduler and a forward pass; portable and kernel paths implement it.
+"""The contract between the scheduler and a forward pass.
 
-Comes in: rows (token id, slot, position). Goes out: logits of chosen rows. It must not know about
-requests, sampling or text.
+The portable and the kernel path implement `Forward`: rows of (token id, slot, position) in, logits
+of chosen rows out. A forward pass knows nothing about requests, sampling or text.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,51 +14,108 @@ I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 
 
-class Forward(Protocol):
-    """One model with its KV cache, evaluated as a ragged batch. All calls come from one thread.
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """What a step records or changes besides its logits. No kind of tap exists yet.
 
-    n_vocab: rows of the output matrix (may exceed the tokenizer's vocabulary).
-    n_ctx: positions per slot; n_slots: independent KV sequences; max_rows: most rows in one step;
-    max_wanted: most of them whose logits one step returns.
+    A step without taps computes the same bits as before taps existed, at no cost. A forward pass
+    that cannot serve the taps it is given raises UnsupportedError.
     """
 
-    @property
-    def n_vocab(self) -> int: ...
+
+@dataclass(frozen=True, slots=True)
+class RowSummaries:
+    """What a step computed for the wanted rows besides their logits.
+
+    Attributes:
+        lse: Natural log of the sum of exponentials of each row, float32 [m]; not finite if a logit
+            of the row is NaN or infinite.
+        ids: Ids of the largest logits, falling, int32 [m, top]; of equal logits the lower id first.
+        values: Their logits, float32 [m, top].
+    """
+
+    lse: F32
+    ids: I32
+    values: F32
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step returns.
+
+    Attributes:
+        logits: Float32 [m, n_vocab]. The next step may overwrite it: copy what must stay.
+        summaries: Of the wanted rows, if the step was asked for them and the path computes them.
+    """
+
+    logits: F32
+    summaries: RowSummaries | None = None
+
+
+class Forward(Protocol):
+    """One model with its KV cache, evaluated as a ragged batch. All calls come from one thread."""
 
     @property
-    def n_ctx(self) -> int: ...
+    def n_vocab(self) -> int:
+        """Rows of the output matrix; may exceed the tokenizer's vocabulary."""
 
     @property
-    def n_slots(self) -> int: ...
+    def n_ctx(self) -> int:
+        """Positions per slot."""
 
     @property
-    def max_rows(self) -> int: ...
+    def n_slots(self) -> int:
+        """Independent sequences in the KV cache."""
 
     @property
-    def max_wanted(self) -> int: ...
+    def max_rows(self) -> int:
+        """The largest number of rows in one step."""
+
+    @property
+    def max_wanted(self) -> int:
+        """The largest number of rows whose logits one step returns."""
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether a row's logits have the same bits in every batch."""
 
     @property
     def description(self) -> str:
-        """Which path this is, for status(): "portable, CPU" or "AVX-512 VNNI, 2 threads"."""
+        """The compute path, as status() shows it: "portable, CPU", "AVX-512 VNNI, 2 threads"."""
 
-    def step(self, tokens: I32, slots: I32, positions: I32, want: I32) -> F32:
-        """Evaluate rows; write their keys and values; return logits of the rows named by `want`.
+    def step(
+        self,
+        tokens: I32,
+        slots: I32,
+        positions: I32,
+        want: I32,
+        top: int = 0,
+        taps: Taps | None = None,
+    ) -> StepResult:
+        """Evaluate rows, write their keys and values, and return the logits of the wanted rows.
 
-        tokens, slots, positions: [n], 1 <= n <= max_rows. The rows of one slot are adjacent and in
-        rising, consecutive positions; the cache of that slot already holds every earlier position
-        (0 .. first-1). Rows of one slot see each other causally. Slots do not see each other.
-        want: [m] row indices, rising; 0 <= m <= max_wanted.
-        Returns float32 [m, n_vocab]. The array may be reused by the next step: copy what must stay.
+        The rows of one slot are adjacent and their positions rise by one; the cache of that slot
+        already holds every earlier position. Rows of one slot see each other causally. Slots do
+        not see each other.
+
+        Args:
+            tokens: Token ids, [n], 1 <= n <= max_rows.
+            slots: The slot of each row, [n].
+            positions: The position of each row in its slot, [n].
+            want: Rising indices of the rows whose logits are returned, [m], 0 <= m <= max_wanted.
+            top: How many entries `StepResult.summaries` lists for each wanted row; 0: none are
+                computed. A path without summaries ignores it.
+            taps: What to record or change inside the step; None: nothing.
         """
 
     def copy(self, source: int, target: int, n: int) -> None:
         """Copy positions 0 .. n-1 of one slot's cache to another slot."""
 
     def resize(self, n_ctx: int, n_slots: int) -> None:
-        """Grow the KV cache, keeping what is in it. Sizes never shrink."""
+        """Grow the KV cache and keep its content. Sizes never shrink."""
 
     def forget(self, slot: int) -> None:
-        """What this slot holds is not needed any more: give its memory back, where it can be."""
+        """Discard the content of a slot and return its memory to the system where possible."""
 
     @property
     def position_bytes(self) -> int:
@@ -65,18 +123,7 @@ class Forward(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """Weights and KV cache that are really allocated."""
+        """Bytes allocated for weights and KV cache."""
 
     def close(self) -> None:
         """Free weights and cache. Idempotent."""
-
-
-class Summarizer(Forward, Protocol):
-    """A forward pass that finds, in the call of the step, what readers of probabilities need."""
-
-    def step(self, tokens: I32, slots: I32, positions: I32, want: I32, top: int = 0) -> F32:
-        """top: `summarize` will be asked for so many entries of the wanted rows; 0: it will not."""
-
-    def summarize(self, n_rows: int, top: int) -> tuple[I32, F32, I32, F32]:
-        """Of the first rows that the last step returned: (argmax [n], log of the sum of
-        exponentials [n], ids of the `top` largest [n, top], their logits [n, top], falling)."""

@@ -6,7 +6,15 @@ import sys
 
 import numpy as np
 import pytest
-from support.kernels_oracle import Oracle, evaluate, i32, kernel_forward, log_softmax, read_tiles
+from support.kernels_oracle import (
+    Oracle,
+    evaluate,
+    i32,
+    kernel_forward,
+    log_softmax,
+    read_tiles,
+    summaries,
+)
 from support.toy import toy_gguf
 
 from llm_magic.engine import device
@@ -143,7 +151,7 @@ def test_slots_share_a_step_and_do_not_see_each_other(tmp_path, variant):
         evaluate(forward, ids[:-3], slot=slot)
     rows = [(ids[-3 + j], s, len(ids) - 3 + j) for s, ids in enumerate(texts) for j in range(3)]
     tokens, slots, positions = (i32(*column) for column in zip(*rows, strict=True))
-    got = forward.step(tokens, slots, positions, i32(2, 4, 8)).copy()
+    got = forward.step(tokens, slots, positions, i32(2, 4, 8)).logits.copy()
     whole = [oracle.logits(ids) for ids in texts]
     assert_close(got, np.stack([whole[0][-1], whole[1][-2], whole[2][-1]]))
     forward.close()
@@ -169,7 +177,8 @@ def test_caches_of_different_lengths_are_shared_out_as_one(tmp_path, variant, wi
         alone += [evaluate(forward, ids[[at]], slot=slot, at=at)[0] for at in range(end - 3, end)]
     for first, last in ((0, 12), (3, 12), (0, 5), (7, 12), (2, 10)):
         tokens, slots, positions = (i32(*column) for column in zip(*rows[first:last], strict=True))
-        got = forward.step(tokens, slots, positions, np.arange(last - first, dtype=np.int32))
+        every = np.arange(last - first, dtype=np.int32)
+        got = forward.step(tokens, slots, positions, every).logits
         np.testing.assert_array_equal(got, alone[first:last])
     forward.close()
 
@@ -270,7 +279,11 @@ def test_summaries_are_those_of_the_logits(tmp_path, variant, vocab):
     forward = kernel_forward(toy(tmp_path, vocab=vocab), target=variant, threads=3)
     logits = evaluate(forward, IDS % vocab, want=(3, 9, 60))
     for top in (0, 1, 5, 20):
-        best, lse, ids, values = forward.summarize(3, top)
+        found = summaries(forward, IDS % vocab, (3, 9, 60), top)
+        if top == 0:
+            assert found is None
+            continue
+        best, lse, ids, values = found.ids[:, 0], found.lse, found.ids, found.values
         order = np.argsort(-logits, axis=1, kind="stable")
         np.testing.assert_array_equal(best, order[:, 0])
         keep = min(top, vocab)
@@ -295,7 +308,7 @@ def test_a_logit_that_is_no_number_is_not_left_out_of_the_sum(tmp_path, variant,
     logits = evaluate(forward, IDS[:5])
     bad = np.isnan(logits).any(1) | (logits.max(1) == np.inf)
     assert bad.any()
-    lse = forward.summarize(5, 3)[1]
+    lse = summaries(forward, IDS[:5], range(5), 3).lse
     np.testing.assert_array_equal(np.isfinite(lse), ~bad)
     forward.close()
 
@@ -317,10 +330,7 @@ def test_a_value_that_is_no_number_does_not_become_one_in_the_cache(tmp_path, va
 def test_equal_logits_are_summarised_by_rising_id(tmp_path):
     zero = {"token_embd.weight": np.ones((260, 64), np.float32)}
     forward = kernel_forward(toy(tmp_path, tensors=zero), threads=2)
-    evaluate(forward, IDS[:1])
-    best, _, ids, _ = forward.summarize(1, 20)
-    assert best[0] == 0
-    assert ids[0].tolist() == list(range(20))
+    assert summaries(forward, IDS[:1], (0,), 20).ids[0].tolist() == list(range(20))
     forward.close()
 
 

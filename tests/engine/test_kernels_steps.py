@@ -9,10 +9,11 @@ from support.kernels_oracle import evaluate, i32, kernel_forward
 from support.toy import toy_gguf
 
 from llm_magic.engine import device
+from llm_magic.engine.forward import Taps
 from llm_magic.engine.kernels import forward as kernels
 from llm_magic.engine.kernels.targets import usable
 from llm_magic.engine.serving import scheduler
-from llm_magic.errors import EngineError
+from llm_magic.errors import EngineError, UnsupportedError
 from llm_magic.providers.local import Local
 
 VARIANTS = [t.name for t in usable(device.cpu_features())]
@@ -30,8 +31,6 @@ def test_a_step_summarizes_in_the_same_call(tmp_path, variant, rows):
     path = toy_gguf(tmp_path / "toy.gguf", tokenizer="none", vocab=5003)
     forward = kernel_forward(path, target=variant, threads=3)
     want = np.arange(61 - rows, 61, dtype=np.int32)
-    forward.step(*batch(61), want)
-    apart = [part.copy() for part in forward.summarize(rows, 5)]
     calls, call = [], forward._call
 
     def counted(*arguments):
@@ -39,17 +38,25 @@ def test_a_step_summarizes_in_the_same_call(tmp_path, variant, rows):
         call(*arguments)
 
     forward._call = counted
-    logits = forward.step(*batch(61), want, 5).copy()
-    together = forward.summarize(rows, 5)
-    assert len(calls) == 1
-    for part, alone in zip(together, apart, strict=True):
-        np.testing.assert_array_equal(part, alone)
-    np.testing.assert_array_equal(together[0], logits.argmax(-1))
-    # Fewer entries, or another step, are asked for again.
-    np.testing.assert_array_equal(forward.summarize(rows, 2)[2], apart[2][:, :2])
-    best = forward.step(*batch(7), i32(6)).argmax()
-    assert forward.summarize(1, 1)[0][0] == best
-    assert len(calls) == 4
+    plain = forward.step(*batch(61), want)
+    assert plain.summaries is None
+    logits = plain.logits.copy()
+    result = forward.step(*batch(61), want, 5)
+    assert len(calls) == 2
+    np.testing.assert_array_equal(result.logits, logits)
+    np.testing.assert_array_equal(result.summaries.ids[:, 0], logits.argmax(-1))
+    fewer = forward.step(*batch(61), want, 2).summaries
+    np.testing.assert_array_equal(fewer.ids, result.summaries.ids[:, :2])
+    np.testing.assert_array_equal(fewer.lse, result.summaries.lse)
+    forward.close()
+
+
+def test_a_step_refuses_taps_and_more_entries_than_it_can_list(tmp_path):
+    forward = kernel_forward(toy_gguf(tmp_path / "toy.gguf", tokenizer="none"))
+    with pytest.raises(UnsupportedError, match="activations"):
+        forward.step(*batch(3), i32(2), taps=Taps())
+    with pytest.raises(EngineError, match="top is 33"):
+        forward.step(*batch(3), i32(2), 33)
     forward.close()
 
 
@@ -62,11 +69,11 @@ def test_logits_of_a_step_are_bounded_by_bytes_and_never_below_the_slots(tmp_pat
         forward.step(*batch(61), np.arange(61, dtype=np.int32))
     whole = evaluate(forward, IDS)  # in two parts
     most = np.arange(forward.max_wanted, dtype=np.int32)
-    np.testing.assert_array_equal(forward.step(*batch(61), most), whole[: len(most)])
+    np.testing.assert_array_equal(forward.step(*batch(61), most).logits, whole[: len(most)])
     forward.resize(64, 50)
     assert forward.max_wanted == 50
     most = np.arange(50, dtype=np.int32)
-    np.testing.assert_array_equal(forward.step(*batch(61), most), whole[:50])
+    np.testing.assert_array_equal(forward.step(*batch(61), most).logits, whole[:50])
     forward.close()
 
 

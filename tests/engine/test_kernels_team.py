@@ -187,12 +187,12 @@ def test_a_phase_of_more_tasks_than_a_ticket_counts_is_done(tmp_path):
     forward = kernel_forward(path, n_ctx=16, n_slots=512, threads=1)
     slots = np.arange(512, dtype=np.int32)
     rows = (slots % 40, slots, 0 * slots, slots)
-    alone = forward.step(*rows).copy()
+    alone = forward.step(*rows).logits.copy()
     forward.set_threads(2)
     done = threading.Event()
 
     def step():
-        np.testing.assert_array_equal(forward.step(*rows), alone)
+        np.testing.assert_array_equal(forward.step(*rows).logits, alone)
         done.set()
 
     threading.Thread(target=step, daemon=True).start()

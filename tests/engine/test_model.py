@@ -152,7 +152,7 @@ def evaluate(forward, ids, slot=0, at=0, size=MAX_ROWS):
 
 def step(forward, tokens, slots, positions, want):
     arrays = (np.array([*a], np.int32) for a in (tokens, slots, positions, want))
-    return forward.step(*arrays).copy()
+    return forward.step(*arrays).logits.copy()
 
 
 def ids_of(n, seed=0, vocab=256):

@@ -48,7 +48,8 @@ def evaluate(forward, ids, at=0):
         part = ids[i : i + forward.max_rows]
         n = len(part)
         rows = np.arange(n, dtype=np.int32)
-        logprobs = log_softmax(forward.step(part, np.zeros(n, np.int32), rows + i, rows))
+        step = forward.step(part, np.zeros(n, np.int32), rows + i, rows)
+        logprobs = log_softmax(step.logits)
         follows = ids[i + 1 : i + 1 + n]
         of_next.append(logprobs[np.arange(len(follows)), follows])
         last = logprobs[-1]

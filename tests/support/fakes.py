@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from llm_magic.engine.forward import StepResult
 from llm_magic.engine.serving.scheduler import Job, Model, Scheduler
 from llm_magic.events import Sampling
 
@@ -20,6 +21,7 @@ class FakeForward:
     """Implements engine.forward.Forward. `rows` counts evaluated rows, `steps` the calls."""
 
     description = "fake"
+    batch_invariant = False
     memory_bytes = 1
 
     def __init__(self, n_ctx=64, n_slots=4, max_rows=8, delay=0.0, n_vocab=N_VOCAB, shape=None):
@@ -33,7 +35,7 @@ class FakeForward:
         self.closed = False
         self.batches: list[list[tuple[int, int]]] = []
 
-    def step(self, tokens, slots, positions, want):
+    def step(self, tokens, slots, positions, want, top=0, taps=None):
         assert 1 <= len(tokens) <= self.max_rows
         assert not self.closed
         self.steps += 1
@@ -57,7 +59,7 @@ class FakeForward:
             if i in wanted:
                 out[wanted[i]] = self.logits(self.kv[s][: p + 1])
         self.batches.append([(s, slots.tolist().count(s)) for s in seen])
-        return out
+        return StepResult(out)
 
     def logits(self, prefix):
         seed = zlib.crc32(repr(prefix).encode())

@@ -31,7 +31,13 @@ def evaluate(forward, ids, slot=0, at=0, want=None) -> np.ndarray:
     batch = (i32(*ids), np.full(n, slot, np.int32), rows + at)
     want = rows if want is None else i32(*want)
     parts = [want[i : i + forward.max_wanted] for i in range(0, len(want), forward.max_wanted)]
-    return np.concatenate([forward.step(*batch, part).copy() for part in parts or [want]])
+    return np.concatenate([forward.step(*batch, part).logits.copy() for part in parts or [want]])
+
+
+def summaries(forward, ids, want, top):
+    """What a step over these ids in slot 0 says about the wanted rows besides their logits."""
+    rows = np.arange(len(ids), dtype=np.int32)
+    return forward.step(i32(*ids), 0 * rows, rows, i32(*want), top).summaries
 
 
 def log_softmax(logits) -> np.ndarray:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llm_magic.errors import EngineError, UnsupportedModelError
+from llm_magic.errors import EngineError, UnsupportedError, UnsupportedModelError
 
 from .. import device
 from ..arch import Config
-from ..forward import F32, I32
+from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
 from ..quants import dequantize
 from . import layout as lay
@@ -81,7 +81,6 @@ class KernelForward:
         self.target: Target = choose(device.cpu_features(), forced)
         self._closed = self._many = False
         self._before = 0  # rows of the last step
-        self._summarized = (0, 0)  # rows, entries
         report = on_progress or (lambda stage, done, total: None)
 
         def read(name: str) -> npt.NDArray[np.float32]:
@@ -141,22 +140,37 @@ class KernelForward:
         n = self._team.threads
         return f"{self.target.title}, {n} thread{'s' if n > 1 else ''}"
 
-    def step(self, tokens: I32, slots: I32, positions: I32, want: I32, top: int = 0) -> F32:
-        """See `Forward.step`. The result is a view of memory that the next step overwrites.
+    @property
+    def batch_invariant(self) -> bool:
+        return True
 
-        top: summarize the wanted rows in the same call, with so many entries; 0: do not. Each call
-        costs a hand-over of the interpreter, which a cell that computes may hold.
+    def step(
+        self,
+        tokens: I32,
+        slots: I32,
+        positions: I32,
+        want: I32,
+        top: int = 0,
+        taps: Taps | None = None,
+    ) -> StepResult:
+        """See `Forward.step`. The logits are a view of memory that the next step overwrites.
+
+        top: at most 32 entries. The kernel computes the summaries in the same call: a second call
+        would cost another hand-over of the interpreter, which a running cell may hold.
         """
+        if taps is not None:
+            raise UnsupportedError("taps", "the kernel path cannot record or change activations")
         n, m, words = len(tokens), len(want), self._words
         self._check(tokens, slots, positions, want)
+        if not 0 <= top <= lay.TOP_MAX:
+            raise EngineError(f"top is {top}; a step lists at most {lay.TOP_MAX} entries of a row")
         if self._many and m <= self._n_slots:
             self._logits.discard(self._n_slots * self._row * 4)
         self._many = m > self._n_slots
         if n <= lay.SHARED_ROWS < self._before:
             self._scratch.discard(0)  # a prompt has been read: its rows are not needed any more
         self._before = n
-        self._summarized = (m, top) if 0 < top <= lay.TOP_MAX else (0, 0)
-        words[0], words[1], words[2], words[3] = COMMANDS["step"], n, m, self._summarized[1]
+        words[0], words[1], words[2], words[3] = COMMANDS["step"], n, m, top
         at = lay.JOB_HEAD
         for rows in (tokens, slots, positions, want):
             words[at : at + len(rows)] = rows
@@ -168,28 +182,15 @@ class KernelForward:
             np.maximum.at(self._filled, slots, positions + 1)
         self._team.ready()
         self._call(*self._arguments)
-        return self._rows(m)
+        return StepResult(self._rows(m), self._summaries(m, top) if top and m else None)
 
-    def summarize(self, n_rows: int, top: int) -> tuple[I32, F32, I32, F32]:
-        """Of the first `n_rows` rows of logits that the last step returned.
-
-        Returns (argmax int32 [n], log of the sum of exponentials float32 [n],
-        ids of the `top` largest int32 [n, top], their logits float32 [n, top], falling; equal
-        logits: the lower id first). 0 <= top <= 32. log-probability = logit - lse.
-        """
-        if not (0 <= n_rows <= self.max_wanted and 0 <= top <= lay.TOP_MAX):
-            raise ValueError(f"at most {self.max_wanted} rows and {lay.TOP_MAX} entries")
-        keep, words = max(1, top), self._words
-        if self._summarized != (n_rows, keep):  # else the step has done it
-            words[0], words[1], words[2] = COMMANDS["summary"], n_rows, keep
-            self._team.ready()
-            self._call(*self._arguments)
-            self._summarized = (n_rows, keep)
+    def _summaries(self, m: int, top: int) -> RowSummaries:
+        """What the last step wrote behind the job: argmax, log-sum-exp, ids and values by row."""
         at = lay.JOB_HEAD + 4 * MAX_ROWS
-        out = words[at : at + n_rows * (1 + 2 * keep)].copy()
-        ids = out[n_rows : n_rows * (1 + keep)].reshape(n_rows, keep)
-        values = out[n_rows * (1 + keep) :].view(np.float32).reshape(n_rows, keep)
-        return ids[:, 0], out[:n_rows].view(np.float32), ids[:, :top], values[:, :top]
+        out = self._words[at : at + m * (1 + 2 * top)].copy()
+        ids = out[m : m * (1 + top)].reshape(m, top)
+        values = out[m * (1 + top) :].view(np.float32).reshape(m, top)
+        return RowSummaries(out[:m].view(np.float32), ids, values)
 
     def copy(self, source: int, target: int, n: int) -> None:
         """Copy positions 0 .. n-1 of one slot's cache to another slot."""
@@ -230,7 +231,6 @@ class KernelForward:
         self._slot, self._many, self._before = slot, False, 0
         self._filled = np.concatenate([self._filled, np.zeros(n_slots - self._n_slots, np.int64)])
         self._n_ctx, self._n_slots = n_ctx, n_slots
-        self._summarized = (0, 0)
         self._write_plan()
         self._set_arguments()
         old.close()

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llm_magic.errors import UnsupportedError
+
 from .. import device as devices
 from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
-from ..forward import F32, I32
+from ..forward import F32, I32, StepResult, Taps
 from ..gate import Gate
 from ..gguf import GGUF, TensorInfo
 from ..quants import decode, dequantize
@@ -192,12 +194,26 @@ class Portable:
 
     # ------------------------------------------------------------------ steps
 
-    def step(self, tokens: I32, slots: I32, positions: I32, want: I32) -> F32:
+    @property
+    def batch_invariant(self) -> bool:
+        return False
+
+    def step(
+        self,
+        tokens: I32,
+        slots: I32,
+        positions: I32,
+        want: I32,
+        top: int = 0,
+        taps: Taps | None = None,
+    ) -> StepResult:
         """See Forward.step. Rows of one slot are cut into chunks of CHUNK rows or 1.
 
         The last chunk of a slot may be filled up: positions after its last row then hold keys and
         values of nothing, which no row can see before they are written again.
         """
+        if taps is not None:
+            raise UnsupportedError("taps", "the portable path cannot record or change activations")
         self._check(tokens, slots, positions)
         x = self._embed(tokens)  # [n, dim]
         wanted = np.empty((len(want), self.config.dim), np.float32)
@@ -206,7 +222,7 @@ class Portable:
             hidden = self._layers(x[first:last], slot, position)
             a, b = np.searchsorted(want, (first, last))
             wanted[a:b] = hidden[want[a:b] - first]
-        return self._vocabulary(wanted)
+        return StepResult(self._vocabulary(wanted))
 
     def _check(self, tokens: I32, slots: I32, positions: I32) -> None:
         """Programs do not check what they are given: a wrong number here would write anywhere."""

@@ -40,7 +40,7 @@ from llm_magic.events import (
 )
 from llm_magic.prefix import common_prefix
 
-from ..forward import F32, Forward, Summarizer
+from ..forward import F32, Forward, StepResult
 from ..gate import Gate
 from . import switch_interval
 from .generation import RUN_AHEAD as RUN_AHEAD
@@ -169,7 +169,6 @@ class Scheduler:
         self._rows: dict[bool, int] = {}  # see _chunk; empty until something has been measured
         self._costs = Costs()
         self._model: Model | None = None
-        self._summarizer: Summarizer | None = None  # the model's forward pass, if it can
         self._slots: Slots | None = None
         self.ready: Future[Model] = Future()
         self._thread = threading.Thread(target=self._main, name="llm_magic engine", daemon=True)
@@ -301,9 +300,6 @@ class Scheduler:
             self._model = model
             forward, budget = model.forward, model.positions(model.cache_bytes)
             self._slots = Slots(forward.n_slots, forward.copy, forward.forget, budget)
-            if hasattr(forward, "summarize") and forward.n_vocab == model.n_vocab:
-                # Of a padded output matrix the sums would count rows without a token.
-                self._summarizer = cast(Summarizer, forward)
             del forward
         except BaseException as e:
             self._closed = True
@@ -341,7 +337,7 @@ class Scheduler:
         self._waiting.clear()
         if self._model is not None:
             self._model.forward.close()
-        self._model = self._slots = self._summarizer = None
+        self._model = self._slots = None
         self.ready = Future()
         self.ready.set_exception(NotLoadedError("the model was unloaded"))
 
@@ -472,7 +468,7 @@ class Scheduler:
 
     def _guess(self, batch: list[tuple[_Run, int]], with_prompts: bool) -> None:
         """Give requests that decode guesses to check. With prompts in the step, rows are spoken
-        for; without a summarizer nothing promises that a row is the same in any batch."""
+        for; a guess is only checked where a row has the same bits in every batch."""
         assert self._model is not None
         forward = self._model.forward
         drafts: list[Draft | None] = []
@@ -481,7 +477,7 @@ class Scheduler:
             most = min(MOST_GUESSED, run.out.room - 1, forward.n_ctx - len(run.ids))
             if (limit := run.job.sampling.max_tokens) is not None:
                 most = min(most, limit - run.drawn - 1)
-            if with_prompts or self._summarizer is None or not run.job.guess or most < 1:
+            if with_prompts or not forward.batch_invariant or not run.job.guess or most < 1:
                 drafts.append(None)
                 continue
             run.drafts = run.drafts or Drafts(run.ids)
@@ -572,10 +568,7 @@ class Scheduler:
         began, top = time.perf_counter(), self._top(batch, len(want))
         rows = (tokens, slots, positions, np.array(want, np.int32))
         try:
-            if top and self._summarizer is not None:
-                logits = self._summarizer.step(*rows, top)
-            else:
-                logits = forward.step(*rows)
+            result = forward.step(*rows, top)
         except Exception as e:
             self._fail(batch, e)
             return
@@ -585,7 +578,7 @@ class Scheduler:
         if len(want) == n and not collects:
             self._costs.learn(n, seconds)
         try:
-            self._settle(batch, logits, self._summaries(len(want), top))
+            self._settle(batch, result.logits, _summaries(result))
         except Exception as e:
             self._fail(batch, e)
         self._hand_over(batch, seconds < HOLD_SECONDS and len(want) == n)
@@ -650,21 +643,17 @@ class Scheduler:
             self._finish(run, "stop", None)
 
     def _top(self, batch: list[tuple[_Run, int]], wanted: int) -> int:
-        """How many entries the forward pass is to list for each wanted row; 0: it cannot, or need
-        not. Whoever else is in the step, a request's sums come from the same hand: those of the
-        sampler differ in the last bit."""
+        """How many entries the step lists for each wanted row; 0: no summaries.
+
+        Either all requests of a model are reported from the step's summaries or none is: the
+        log-sum-exp of the kernels and that of the sampler differ in the last bit.
+        """
+        assert self._model is not None
         tops = [run.job.top for run, _ in batch if run.job.collect is None]
-        if self._summarizer is None or not wanted or not tops:
+        # A padded output matrix has rows without a token, which the sums would count.
+        if self._model.forward.n_vocab != self._model.n_vocab or not wanted or not tops:
             return 0
         return min(max(1, *tops), MAX_SUMMARY)
-
-    def _summaries(self, n: int, top: int) -> list[Summary] | None:
-        """What the forward pass found in the same call as its logits."""
-        if self._summarizer is None or not top:
-            return None
-        _, lse, ids, _ = self._summarizer.summarize(n, top)
-        rows = zip(lse.tolist(), ids.tolist(), strict=True)
-        return [Summary(value, tuple(best)) for value, best in rows]
 
     def _sample(self, run: _Run, logits: F32, summary: Summary | None) -> None:
         assert self._model is not None
@@ -737,6 +726,14 @@ class Scheduler:
             prefill_tps=new / prefill if prefill > 0 and run.first else 0.0,
             decode_tps=(kept - 1) / decode if decode > 0 else 0.0,
         )
+
+
+def _summaries(result: StepResult) -> list[Summary] | None:
+    """The step's summaries, row by row."""
+    if result.summaries is None:
+        return None
+    rows = zip(result.summaries.lse.tolist(), result.summaries.ids.tolist(), strict=True)
+    return [Summary(lse, tuple(ids)) for lse, ids in rows]
 
 
 def _nothing() -> None:
