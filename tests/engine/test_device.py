@@ -194,19 +194,21 @@ def test_a_fork_while_other_threads_load_and_generate_copies_no_held_lock(fresh)
         """
 import os, signal, sys, warnings
 warnings.simplefilter("ignore")
-from llm_magic.engine import device, turns
+from llm_magic.engine import device
+from llm_magic.engine.serving import switch_interval
 before = sys.getswitchinterval()
-with turns._lock, device._locks.setdefault(os.getpid(), device.threading.Lock()):
-    turns._working, turns._before = 1, before  # as another thread would have it
-    sys.setswitchinterval(turns.SECONDS)
+with switch_interval._lock, device._locks.setdefault(os.getpid(), device.threading.Lock()):
+    switch_interval._working, switch_interval._before = 1, before  # as another thread would have it
+    sys.setswitchinterval(switch_interval.SECONDS)
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
         device.prepare()
-        turns.begin()
+        switch_interval.begin()
         short = sys.getswitchinterval()
-        turns.end()
-        good = abs(short - turns.SECONDS) < 1e-6 and abs(sys.getswitchinterval() - before) < 1e-6
+        switch_interval.end()
+        good = abs(short - switch_interval.SECONDS) < 1e-6
+        good = good and abs(sys.getswitchinterval() - before) < 1e-6
         os._exit(0 if good else 1)
     print(os.waitpid(pid, 0)[1])
 """,
