@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import missing
 from support.kernels_oracle import evaluate, i32, kernel_forward
 from support.toy import toy_gguf
 
@@ -49,7 +50,7 @@ int main(int argc, char **argv) {
 @pytest.fixture(scope="module", params=ARM, ids=lambda t: t.name)
 def program(request, tmp_path_factory):
     if QEMU is None:
-        pytest.skip("no qemu-aarch64: apt-get install qemu-user-static")
+        missing("qemu", "apt-get install qemu-user-static")
     pytest.importorskip("ziglang")
     device.prepare()
     folder = tmp_path_factory.mktemp("arm")

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.chats import Page, chat, say, until
 
 from llm_magic.chat.reply import Reply
 from llm_magic.ui.widgets.chat import resume, transcript
 from llm_magic.ui.widgets.chat.resume import Earlier, choose, find, notebook
 from llm_magic.ui.widgets.chat.thread import Turns, plain
-
-from .test_chat_widget import Page, chat, say, until
 
 
 def talk(text: str, **more: Any) -> dict[str, Any]:

@@ -13,6 +13,9 @@ import nbformat
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from support.html_audit import XSS, audit, shown
+from support.replies import reply_of
+from support.shells import cell, command
 
 from llm_magic import branching
 from llm_magic.chat.reply import Reply
@@ -24,10 +27,6 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.ui import reply_methods  # fmt: skip
 from llm_magic.ui.magics import extension
 from llm_magic.ui.views import compare, mime, summary, throughput, tokens, tooltrace
-
-from .test_html import XSS, audit, shown
-from .test_magics import cell, command
-from .test_views import reply_of
 
 
 class Scoring(Scripted):

@@ -102,7 +102,10 @@ def test_tests_go_on_without_peers(checkout):
 def test_whole_run_goes_from_fast_to_slow(checkout):
     code, calls, said = dev(checkout, "test")
     stages = [c.split()[-1] for c in calls if c.startswith("-m pytest")]
-    assert [Path(s).name for s in stages] == ["unit", "engine", "kernel", "browser", "notebooks"]
+    assert [Path(s).name for s in stages] == [
+        *("unit", "engine", "fuzz", "kernel", "browser", "notebooks")
+    ]
+    assert calls.index("tests/js/run.py test") < calls.index("-m pytest tests/engine")
     assert code == 0
     assert "all stages passed" in said
 
@@ -112,18 +115,53 @@ def test_a_failed_stage_fails_the_run_and_the_others_still_run(checkout, stage):
     code, calls, said = dev(checkout, "test", FAIL_ON=f"tests/{stage}")
     assert code != 0
     assert f"failed: {stage}" in said
-    assert len([c for c in calls if c.startswith("-m pytest")]) == 5
+    assert len([c for c in calls if c.startswith("-m pytest")]) == 6
 
 
-def test_lint_runs_all_three_and_fails_if_one_does(checkout):
-    code, calls, said = dev(checkout, "lint", FAIL_ON="-m mypy")
+@pytest.mark.parametrize(("fault", "name"), [("-m mypy", "types"), ("run.py", "javascript")])
+def test_lint_runs_every_check_and_fails_if_one_does(checkout, fault, name):
+    code, calls, said = dev(checkout, "lint", FAIL_ON=fault)
     assert code != 0
-    assert "types" in said
-    assert [c for c in calls if "ruff" in c or "mypy" in c] == [
+    assert f"lint failed: {name}" in said
+    assert [c for c in calls if "pip" not in c] == [
         "-m ruff check .",
         "-m ruff format --check .",
         "-m mypy",
+        "tests/js/run.py types",
     ]
+
+
+def test_the_fuzzers_get_a_minute_each_unless_told_otherwise(checkout):
+    python = checkout / ".venv" / "bin" / "python"
+    python.write_text(FAKE_PYTHON + 'echo "fuzz ${LLM_MAGIC_FUZZ:-}" >>"$LOG"\n')
+    for given, budget in (({}, "60s"), ({"LLM_MAGIC_FUZZ": "5"}, "5")):
+        calls = dev(checkout, "test", **given)[1]
+        assert calls[calls.index("-m pytest tests/fuzz") + 1] == f"fuzz {budget}"
+
+
+def test_the_documentation_has_a_set_up_of_its_own(checkout):
+    dev(checkout, "setup")
+    _, calls, _ = dev(checkout, "docs")
+    assert [c for c in installs(calls) if "docs" in c]
+    assert calls[-1] == "-m mkdocs build --strict"
+    assert dev(checkout, "docs", "serve")[1] == ["-m mkdocs serve"]
+
+
+def test_an_installation_tells_how_far_it_is(checkout):  # F271
+    """pip works until the clock of ./dev has ticked 20 times; no real second passes."""
+    tools = checkout / "bin"
+    tools.mkdir()
+    real, ticks = shutil.which("sleep"), checkout / "ticks"
+    ticks.write_text("")
+    (tools / "sleep").write_text(f"#!/bin/sh\necho >>{ticks}\nexec {real} 0.001\n")
+    (tools / "sleep").chmod(0o755)
+    (checkout / ".venv" / "bin" / "python").write_text(
+        FAKE_PYTHON
+        + 'case "$*" in *"pip install"*) echo "Downloading numpy.whl (16 MB)"\n'
+        + f"  until [ $(wc -l <{ticks}) -ge 21 ]; do {real} 0.01; done ;;\nesac\n"
+    )
+    said = dev(checkout, "setup", PATH=f"{tools}{os.pathsep}{os.environ['PATH']}")[2]
+    assert "19 s: Downloading numpy.whl (16 MB)" in said
 
 
 def test_unknown_job_shows_usage(checkout):
@@ -158,15 +196,21 @@ def test_ci_requires_everything_and_fails_when_a_part_does(checkout):
     (checkout / "dev").write_text(
         '#!/bin/sh\necho "$1 $LLM_MAGIC_REQUIRE" >>"$LOG"\n[ "$1" != "$FAIL" ]\n'
     )
-    for tool in ("apt-get", "chromium"):  # nothing is installed by this test
+    for tool in ("apt-get", "chromium", "qemu-aarch64-static"):  # nothing is installed by this test
         (checkout / ".venv" / "bin" / tool).write_text("#!/bin/sh\n")
         (checkout / ".venv" / "bin" / tool).chmod(0o755)
     path = f"{checkout / '.venv' / 'bin'}:{os.environ['PATH']}"
-    for fail, code in (("", 0), ("lint", 1), ("test", 1)):
+    for fail, code in (("", 0), ("lint", 1), ("test", 1), ("docs", 1)):
         log = checkout / "log"
         log.write_text("")
         env = os.environ | {"LOG": str(log), "FAIL": fail, "PATH": path}
         assert subprocess.run(["bash", checkout / ".ci" / "run"], env=env).returncode == code
         said = log.read_text().splitlines()
-        assert [line.split()[0] for line in said] == ["lint", "test"]
-        assert set(said[1].split()[1].split(",")) >= {"browser", "peers", "reference"}
+        assert [line.split()[0] for line in said] == ["lint", "test", "docs"]
+        assert set(said[1].split()[1].split(",")) >= {
+            "browser",
+            "peers",
+            "reference",
+            "node",
+            "qemu",
+        }

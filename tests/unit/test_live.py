@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.html_audit import shown
 
 from llm_magic.chat.reply import Reply
 from llm_magic.errors import EngineError, Interrupted
@@ -33,8 +34,6 @@ from llm_magic.ui.magics.stream_state import Running
 from llm_magic.ui.reply_methods import VENDOR, Look
 from llm_magic.ui.views import progress
 from llm_magic.ui.views.progress import work
-
-from .test_html import shown
 
 
 class Wire:

@@ -4,16 +4,15 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from IPython.core.completer import provisionalcompleter
-from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from support.shells import cell, command, displays
 from traitlets import TraitError
 
 from llm_magic.errors import ContextOverflowError, InterpolationError, NotLoadedError
@@ -25,32 +24,6 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.magics import extension, options
 from llm_magic.ui.magics.interpolate import as_text
 from llm_magic.ui.reply_methods import VENDOR
-
-
-@contextmanager
-def displays(shell: InteractiveShell) -> Iterator[list[dict[str, Any]]]:
-    """The data of everything that is displayed inside, updates included."""
-    own, shell.display_pub = shell.display_pub, CapturingDisplayPublisher()
-    data: list[dict[str, Any]] = []
-    try:
-        yield data
-    finally:
-        data += [output["data"] for output in shell.display_pub.outputs]
-        shell.display_pub = own
-
-
-def cell(shell: InteractiveShell, line: str, body: str) -> list[dict[str, Any]]:
-    """Run `%%llm` and return what it displayed."""
-    with displays(shell) as data:
-        shell.run_cell_magic("llm", line, body + "\n")
-    return data
-
-
-def command(shell: InteractiveShell, line: str) -> dict[str, Any]:
-    """Run `%llm` and return the last thing that it displayed."""
-    with displays(shell) as data:
-        shell.run_line_magic("llm", line)
-    return data[-1]
 
 
 def settings(shell: InteractiveShell) -> Any:

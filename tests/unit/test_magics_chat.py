@@ -12,6 +12,8 @@ import pydantic
 import pytest
 from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from support.html_audit import XSS, audit, shown
+from support.shells import cell, command, displays
 
 import llm_magic
 from llm_magic.chat.conversation import Conversation
@@ -26,9 +28,6 @@ from llm_magic.ui.magics import extension
 from llm_magic.ui.magics.approval import Asking
 from llm_magic.ui.reply_methods import VENDOR
 from llm_magic.ui.views import summary
-
-from .test_html import XSS, audit, shown
-from .test_magics import cell, command, displays
 
 HERMES = SYNTAXES["hermes"]
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.html_audit import XSS, audit, contrast, shown
+from support.replies import reply_of
 
 from llm_magic.chat.reply import Reply
 from llm_magic.events import Piece, Sampling, Timings, Token, ToolCall, ToolRecord, Top, Usage
@@ -19,29 +21,6 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.ui import reply_methods
 from llm_magic.ui.reply_methods import VENDOR, Look
 from llm_magic.ui.views import logprobs, mime, summary, tokens
-
-from .test_html import XSS, audit, contrast, shown
-
-
-def reply_of(n: int = 6, top: int = 3, **fields: Any) -> Reply:
-    """A reply with falling probabilities."""
-    run = tuple(
-        Token(
-            i, f" w{i}".encode(), -0.05 * i * i, 1 + i,
-            tuple(Top(100 + j, f" alt{j}".encode(), -0.1 - j) for j in range(top)), at=0.1 * i,
-        )
-        for i in range(n)
-    )  # fmt: skip
-    values: dict[str, Any] = {
-        "tokens": run,
-        "kinds": ("answer",) * n,
-        "finish_reason": "stop",
-        "usage": Usage(12, 8, n),
-        "timings": Timings(prefill=0.1, decode=0.5, prefill_tps=812.4, decode_tps=98.7),
-        "model": "smollm2",
-    }
-    return Reply("".join(f" w{i}" for i in range(n)), **(values | fields))
-
 
 # ----------------------------------------------------------------------------- the bundle
 
@@ -206,7 +185,7 @@ def test_no_shade_is_made_paler_by_what_is_around_it() -> None:
 
 
 def test_every_shade_is_readable_and_ordered_by_lightness() -> None:
-    from .test_html import _luminance
+    from support.html_audit import _luminance
 
     for which in ("light", "dark"):
         looks = [getattr(s, which) for s in logprobs.SCALE if getattr(s, which)]

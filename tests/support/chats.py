@@ -1,0 +1,117 @@
+"""A chat without a widget, and a page that applies its messages as chat.js does."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from llm_magic import branching
+from llm_magic.chat.reply import Reply
+from llm_magic.events import Message, Progress, Token
+from llm_magic.llm import LLM
+from llm_magic.providers.scripted import Scripted
+from llm_magic.ui.views.ledger import Ledger
+from llm_magic.ui.widgets.chat.controller import Pump
+from llm_magic.ui.widgets.shared.jupyter import Kept
+
+
+class Port:
+    """A chat without a widget: what the pump posts is kept, with the time it came."""
+
+    def __init__(
+        self, llm: LLM, before: Callable[[Callable[[Progress], None]], None] | None = None
+    ):
+        self.llm, self.before = llm, before
+        self.name = llm.model
+        self.posted: list[dict[str, Any]] = []
+        self.times: list[float] = []
+        self.threads: set[str] = set()
+        self.settles = 0
+        self.ledger = Ledger()
+        self.transcript = Kept({"text/plain": ""}, "transcript")
+        self.values: dict[str, Any] = {}
+        self.key = "0"
+
+    def open(self, messages: tuple[Message, ...], ask: Any) -> Any:
+        def start(progress: Callable[[Progress], None]) -> Any:
+            if self.before:
+                self.before(progress)
+            return self.llm.stream(messages, **self.values)
+
+        return start
+
+    def fork(self, reply: Reply, given: tuple[Token, ...]) -> Any:
+        return lambda progress: branching.stream(self.llm, reply, given)
+
+    def set(self, name: str, value: Any) -> None:
+        self.values[name] = value
+
+    def settings(self) -> dict[str, Any]:
+        return self.values
+
+    def window(self) -> int:
+        return 100
+
+    def post(self, message: Any) -> None:
+        self.posted.append(json.loads(json.dumps(message)))
+        self.times.append(time.monotonic())
+        self.threads.add(threading.current_thread().name)
+
+    def settled(self) -> None:
+        self.settles += 1
+        self.transcript.change({"text/plain": str(self.settles)})
+        self.threads.add(threading.current_thread().name)
+
+
+class Page:
+    """What a page makes of the messages: the same few rules as chat.js."""
+
+    def __init__(self, posted: list[dict[str, Any]]) -> None:
+        self.turns: list[dict[str, Any]] = []
+        self.notices: list[str] = []
+        self.drafts: list[str] = []
+        self.phases: list[str] = []
+        for message in posted:
+            for op in message["ops"]:
+                self.apply(op)
+
+    def apply(self, op: dict[str, Any]) -> None:
+        turn = next((t for t in self.turns if t["id"] == op.get("id")), {})
+        match op["o"]:
+            case "path":
+                self.turns[op["at"] :] = op["turns"]
+            case "tail":
+                for at, keep, add in op["edits"]:
+                    blocks = turn[op["part"]]
+                    blocks.extend([""] * (at + 1 - len(blocks)))
+                    old = blocks[at].encode("utf-16-le")[: 2 * keep].decode("utf-16-le")
+                    blocks[at] = old + add
+            case "done":
+                turn |= op | {"busy": False}
+            case "notice":
+                self.notices.append(op["text"])
+            case "draft":
+                self.drafts.append(op["text"])
+            case "phase":
+                self.phases.append(op["name"])
+
+    def answer(self, i: int = -1) -> str:
+        return "".join(self.turns[i]["answer"])
+
+
+def chat(script: Any, **options: Any) -> tuple[Pump, Port]:
+    port = Port(LLM(Scripted(script, **options)))
+    return Pump(port), port
+
+
+def say(pump: Pump, text: str, nonce: str = "n") -> None:
+    pump.submit({"t": "send", "text": text, "nonce": nonce})
+    assert pump.wait(20)
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing came"
+        time.sleep(0.005)
