@@ -1,4 +1,4 @@
-"""The runner of the page scripts' checks: what it starts, and what it says where a tool is missing."""
+"""The runner of the page scripts' checks: what it starts, and what it says without a tool."""
 
 import importlib.util
 from pathlib import Path
