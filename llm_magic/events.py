@@ -9,9 +9,10 @@ result of a tool may hold, is U+FFFD from here on. So everything can be shown an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .sampling import Sampling as Sampling
 from .utf8 import whole, whole_json
 
 Role = str
@@ -168,42 +169,7 @@ class ToolRecord:
         mend(self, "arguments", "approval", "status", "result", "stdout", "error")
 
 
-# ----------------------------------------------------------------------------- settings
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to draw tokens. Every field None means unset: the caller above or below decides.
-
-    temperature 0 is greedy; a negative temperature leaves the distribution unchanged.
-    top_k <= 0, top_p >= 1, min_p <= 0, typical >= 1 and repeat_penalty 1 are off.
-    logit_bias maps token ids (or texts of one token) to a value added to the logit.
-    mirostat is (tau, eta) of mirostat 2.
-    """
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical: float | None = None
-    mirostat: tuple[float, float] | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: tuple[tuple[int | str, float], ...] | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: tuple[str, ...] | None = None
-
-    def over(self, default: "Sampling") -> "Sampling":
-        """These settings, with `default` filling every unset field."""
-        values = {}
-        for f in fields(self):
-            own = getattr(self, f.name)
-            values[f.name] = getattr(default, f.name) if own is None else own
-        return Sampling(**values)
+# ----------------------------------------------------------------------------- constraints
 
 
 @dataclass(frozen=True, slots=True)

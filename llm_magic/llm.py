@@ -7,8 +7,8 @@ not know how a provider works, nor anything about notebooks.
 import contextlib
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -33,6 +33,7 @@ from .events import (
     as_messages,
 )
 from .provider import Prompt, Provider, Request, Stream
+from .sampling import FIELDS, read, scalar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,6 @@ PromptLike = str | Sequence[int] | Sequence[Message | Mapping[str, Any]]
 COMPLETE = Sampling(temperature=0.0, max_tokens=256)
 CHAT = Sampling(temperature=0.7, max_tokens=256)
 
-_SAMPLING = frozenset(f.name for f in fields(Sampling))
 _CONSTRAINTS = ("schema", "regex", "choices", "grammar")
 _REQUEST = frozenset(
     {
@@ -57,47 +57,25 @@ _REQUEST = frozenset(
 
 def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any]) -> Request:
     """A Request from keyword options. RequestError names an unknown option and near spellings."""
-    known = [*sorted(_SAMPLING | _REQUEST), *_CONSTRAINTS]
+    known = [*sorted(FIELDS.keys() | _REQUEST), *_CONSTRAINTS]
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {known}"
             raise RequestError(f"unknown option {name!r}{hint}")
-    sampling = Sampling(**{k: _sampling_value(k, v) for k, v in options.items() if k in _SAMPLING})
+    sampling = read({k: v for k, v in options.items() if k in FIELDS})
     others = {k: v for k, v in options.items() if k in _REQUEST and v is not None}
     if "tools" in others:
         others["tools"] = tuple(tool.spec for tool in as_tools(others["tools"]))
     if "tool_choice" in others:
         others["tool_choice"] = _tool_choice(others["tool_choice"], others.get("tools", ()))
     logprobs = others.get("logprobs")
-    if logprobs is not None and (isinstance(logprobs, bool) or logprobs < 0):
-        raise RequestError(f"logprobs is {logprobs!r}; it must be 0 or more, or None")
+    if logprobs is not None:
+        number = scalar(logprobs)
+        if not isinstance(number, int) or number < 0:
+            raise RequestError(f"logprobs is {logprobs!r}; it must be a whole number, 0 or more")
+        others["logprobs"] = number
     return Request(prompt, sampling.over(default), constraint=_constraint(options), **others)
-
-
-def _sampling_value(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if name == "stop":
-        texts = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
-        texts = tuple(texts)
-        if not all(isinstance(t, str) for t in texts):
-            raise RequestError(f"stop is {value!r}; it must be a text or a list of texts")
-        return tuple(t for t in texts if t)
-    if name == "logit_bias":
-        pairs = value.items() if isinstance(value, Mapping) else value
-        # JSON knows only string keys: "123" is an id, any other string is the text of a token.
-        return tuple((int(k) if str(k).isdigit() else k, float(v)) for k, v in pairs)
-    if name == "mirostat":
-        return (float(value[0]), float(value[1]))
-    kind = (
-        int
-        if name in ("top_k", "repeat_last_n", "seed", "max_tokens", "min_tokens")
-        else (int, float)
-    )
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise RequestError(f"{name} is {value!r}; it must be a number")
-    return value
 
 
 def _constraint(options: Mapping[str, Any]) -> Constraint | None:
@@ -290,10 +268,9 @@ class LLM:
         n: a list of so many replies. best_of: generate so many, keep those with the greatest mean
         logprob. With a seed, reply i is drawn with seed + i.
 
-        Options: max_tokens, min_tokens, temperature (0 is greedy), top_k, top_p, min_p, typical,
-        mirostat, seed, stop, repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty,
-        logit_bias, logprobs (n alternatives per token), echo, suffix, schema | regex | choices |
-        grammar, reuse (of the KV cache), guess (at tokens that repeat, checked several in a step).
+        Options: every field of `Sampling` (see `sampling.FIELDS`), logprobs (n alternatives per
+        token), echo, suffix, schema | regex | choices | grammar, reuse (of the KV cache), guess (at
+        tokens that repeat, checked several in a step).
         """
         return self._answer(build_request(as_prompt(prompt), COMPLETE, options), n, best_of)
 

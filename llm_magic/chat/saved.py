@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from ..errors import RequestError
 from ..events import Sampling, Token, ToolCall, ToolRecord, Top, Usage
+from ..sampling import FIELDS, read
 
 # ----------------------------------------------------------------------------- outwards
 
@@ -195,33 +197,11 @@ def trace_in(data: Any) -> ToolRecord:
     )
 
 
-_WHOLE_NUMBERS = ("top_k", "repeat_last_n", "seed", "max_tokens", "min_tokens")
-
-
 def sampling_in(data: Any) -> Sampling:
+    """Settings of a saved reply. Unknown fields are ignored: another release may have written
+    them."""
     data = checked(data, Mapping, "sampling")
-    values: dict[str, Any] = {}
-    for f in fields(Sampling):
-        value = data.get(f.name)
-        if value is None:
-            continue
-        if f.name == "stop":
-            values["stop"] = tuple(
-                checked(s, str, "a stop string") for s in checked(value, (list, tuple), "stop")
-            )
-        elif f.name == "mirostat":
-            tau, eta = pair_in(value, "mirostat")
-            values["mirostat"] = (number_in(tau, "tau") or 0.0, number_in(eta, "eta") or 0.0)
-        elif f.name == "logit_bias":
-            values["logit_bias"] = tuple(
-                (checked(k, (int, str), "a biased token"), number_in(v, "a bias") or 0.0)
-                for k, v in (
-                    pair_in(pair, "a bias") for pair in checked(value, (list, tuple), "logit_bias")
-                )
-            )
-        else:
-            number_in(value, f.name)
-            values[f.name] = checked(
-                value, int if f.name in _WHOLE_NUMBERS else (int, float), f.name
-            )
-    return Sampling(**values)
+    try:
+        return read({name: data[name] for name in FIELDS if name in data})
+    except RequestError as e:
+        raise fail(str(e)) from None

@@ -23,6 +23,7 @@ from ..chat.stream import TokenStream
 from ..errors import ContextOverflowError, RequestError, UnsupportedError
 from ..events import Constraint, Delta, Message, Piece, Progress, Sampling, Token, Top
 from ..provider import Request
+from ..sampling import FIELDS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,6 +99,8 @@ class Local:
         self._template: Template | None = None
         self._constrainer: Constrainer | None = None
         self._controls: dict[int, str] | None = None
+        # Of the latest request that used DRY: conversations rarely change them.
+        self._known_breakers: dict[tuple[str, ...], frozenset[int]] = {}
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ life
@@ -294,6 +297,7 @@ class Local:
             ids=ids,
             sampling=sampling,
             top=request.logprobs or 0,
+            breakers=self._breakers(sampling),
             guide=guide,
             reuse=request.reuse,
             guess=request.guess,
@@ -372,6 +376,23 @@ class Local:
             ways.append("start a new conversation")
         raise ContextOverflowError(n, n_ctx, f"{', '.join(ways[:-1])}, or {ways[-1]}")
 
+    def _breakers(self, sampling: Sampling) -> frozenset[int]:
+        """Ids of the tokens that contain a sequence breaker of DRY."""
+        if not sampling.dry_multiplier:
+            return frozenset()
+        texts = sampling.dry_breakers
+        if texts is None:
+            texts = cast("tuple[str, ...]", FIELDS["dry_breakers"].default)
+        tokenizer = self._engine.loaded().tokenizer
+        with self._lock:
+            if texts not in self._known_breakers:
+                marks = [text.encode() for text in texts]
+                self._known_breakers = {texts: frozenset(
+                    i for i in range(tokenizer.n_vocab)
+                    if any(mark in tokenizer.token_bytes(i) for mark in marks)
+                )}  # fmt: skip
+            return self._known_breakers[texts]
+
     def _sampling(self, sampling: Sampling) -> Sampling:
         """Texts in logit_bias become ids: a text must be one token."""
         if not sampling.logit_bias:
@@ -404,7 +425,7 @@ class Local:
         """Each id with its logprob and rank given the ids before it; the first has none."""
         import numpy as np
 
-        from ..engine.serving.sampling import log_sum_exp, top_ids
+        from ..engine.serving.sampler import log_sum_exp, top_ids
 
         model = self._engine.loaded()
         text = functools.lru_cache(TEXT_CACHE)(model.tokenizer.token_bytes)
@@ -429,7 +450,7 @@ class Local:
         """Log-probabilities of the next token at each position, float32 [len(ids), vocab]."""
         import numpy as np
 
-        from ..engine.serving.sampling import log_sum_exp
+        from ..engine.serving.sampler import log_sum_exp
 
         n_vocab = self._engine.loaded().config.n_tokens
         out = np.empty((len(ids), n_vocab), np.float32)

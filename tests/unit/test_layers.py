@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "llm_magic"
 # where they are listed under APART.
 LEVELS = {
     "": (
-        {"events", "errors", "utf8", "prefix", "columns"},
+        {"events", "errors", "utf8", "prefix", "columns", "sampling"},
         {"provider", "models"},
         {"engine"},
         {"chat"},

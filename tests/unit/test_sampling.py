@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_magic.engine.serving.sampling import Sampler, Summary, check, log_sum_exp, top_ids
+from llm_magic.engine.serving.sampler import Sampler, Summary, log_sum_exp, top_ids
 from llm_magic.errors import EngineError, RequestError
 from llm_magic.events import Sampling
 from llm_magic.llm import build_request
+from llm_magic.sampling import check
 
 
 def logits(*values):
@@ -92,7 +93,7 @@ def test_a_mask_that_allows_nothing_is_an_error():
         def accept(self, token):
             raise AssertionError
 
-    for settings in ({"temperature": 0.0}, {"seed": 1}, {"top_p": 0.9}, {"typical": 0.5},
+    for settings in ({"temperature": 0.0}, {"seed": 1}, {"top_p": 0.9}, {"typical_p": 0.5},
                      {"min_p": 0.1}, {"top_k": 2}, {"mirostat": (5.0, 0.1)}):  # fmt: skip
         with pytest.raises(EngineError, match="allows no token"):
             sampler(3, guide=Nothing(), **{"temperature": 1.0} | settings).pick(logits(2, 1, 0))
@@ -100,8 +101,8 @@ def test_a_mask_that_allows_nothing_is_an_error():
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf, 1e300])
 def test_a_bias_that_is_no_number_is_named(bias):
-    with pytest.raises(RequestError, match=r"logit_bias of token 1 .* forbids"):
-        sampler(3, logit_bias=((1, bias),))
+    with pytest.raises(RequestError, match=r"logit_bias of token 1 .* forbid"):
+        check(Sampling(logit_bias=((1, bias),)))
 
 
 def test_minus_infinity_forbids_a_token_and_so_does_what_is_almost_as_low():
@@ -123,7 +124,7 @@ def test_the_most_extreme_temperatures_are_their_limits(settings):
 def test_sums_that_are_no_numbers_are_an_error_also_where_the_forward_pass_made_them():
     for lse in (math.nan, math.inf, -math.inf):
         for settings in ({"temperature": 0.0}, {"temperature": 1.0}):
-            with pytest.raises(EngineError, match="not numbers"):
+            with pytest.raises(EngineError, match="NaN logits"):
                 sampler(3, **settings).pick(logits(2, 1, 0), Summary(lse, (0, 1)))
 
 
@@ -199,8 +200,8 @@ def test_top_p_and_min_p_and_typical():
     assert support(values, min_p=0.2) == {0, 1, 2}
     assert support(values, min_p=1.0) == {0}
     # entropy 1.142 nats; distances 0.449, 0.062, 0.755, 1.854: the second token is the most typical
-    assert support(values, typical=0.2) == {1}
-    assert support(values, typical=0.7) == {0, 1}
+    assert support(values, typical_p=0.2) == {1}
+    assert support(values, typical_p=0.7) == {0, 1}
 
 
 def test_top_p_of_a_flat_distribution_keeps_enough():
@@ -223,7 +224,7 @@ def test_LAI4_temperature_really_samples_with_the_right_weights():
 
 
 def test_LAI3_an_explicit_zero_is_greedy_and_unset_is_not():
-    assert sampler(temperature=0.0).greedy
+    assert sampler(temperature=0.0).plain
     chat = Sampling(temperature=0.7)
     assert Sampling(temperature=0.0).over(chat).temperature == 0.0
     assert Sampling().over(chat).temperature == 0.7
@@ -280,7 +281,7 @@ def test_top_ids_are_a_stable_partial_sort(values, n):
 @pytest.mark.parametrize(
     "bad",
     [{"top_p": -0.1}, {"min_p": 2.0}, {"repeat_penalty": 0.0}, {"max_tokens": -1},
-     {"temperature": math.nan}, {"typical": 0.0}, {"mirostat": (0.0, 1.0)}, {"seed": -1},
+     {"temperature": math.nan}, {"typical_p": 0.0}, {"mirostat": (0.0, 1.0)}, {"seed": -1},
      # beyond what float32 can hold: sums of these are no numbers
      {"repeat_penalty": math.inf}, {"repeat_penalty": 1e-300}, {"frequency_penalty": -1e300},
      {"presence_penalty": 1e39}, {"mirostat": (math.inf, 0.1)}, {"mirostat": (5.0, math.inf)}],

@@ -313,7 +313,7 @@ def test_weights_that_give_no_numbers_are_an_error_not_token_zero(start):
         return np.full_like(row, np.nan)
 
     scheduler, _ = start(FakeForward(shape=nan))
-    with pytest.raises(EngineError, match="not numbers"):
+    with pytest.raises(EngineError, match="NaN logits"):
         run(scheduler, job([3]))
 
 

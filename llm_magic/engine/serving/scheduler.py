@@ -39,6 +39,7 @@ from llm_magic.events import (
     Usage,
 )
 from llm_magic.prefix import common_prefix
+from llm_magic.sampling import check
 
 from ..forward import F32, Forward, StepResult
 from ..gate import Gate
@@ -46,7 +47,7 @@ from . import switch_interval
 from .generation import RUN_AHEAD as RUN_AHEAD
 from .generation import Channel
 from .generation import Generation as Generation
-from .sampling import Guide, Pick, Sampler, Summary, check
+from .sampler import Guide, Pick, Sampler, Summary
 from .slots import Slot, Slots
 from .speculation import Costs, Draft, Drafts, share
 
@@ -76,6 +77,7 @@ class Job:
     ids: tuple[int, ...]
     sampling: Sampling = field(default_factory=Sampling)
     top: int = 0
+    breakers: frozenset[int] = frozenset()
     guide: Guide | None = None
     reuse: bool = True
     guess: bool = True
@@ -186,7 +188,9 @@ class Scheduler:
         sampler = None
         if job.collect is None:
             ends = model.end_ids if job.end_ids is None else job.end_ids
-            sampler = Sampler(job.sampling, model.n_vocab, ends, job.ids, job.guide, job.top)
+            sampler = Sampler(
+                job.sampling, model.n_vocab, ends, job.ids, job.guide, job.top, job.breakers
+            )
         run = _Run(job, channel, list(job.ids), sampler, time.perf_counter())
         self._post(lambda: self._enqueue(run))
         return out

@@ -1,34 +1,36 @@
-"""From logits to a token: bias, penalties, masks, filters, a seeded draw, and the logprobs to show.
+"""From the logits of one position to a token: bias, penalties, mask, filters, a seeded draw.
 
-Comes in: float32 logits of one position. Goes out: the chosen id with its raw logprob, rank and the
-most likely alternatives. It must not know text, slots or threads.
+A reported logprob is the natural log of the softmax of the RAW logits: temperature, penalties,
+bias, filters and masks never change it.
 
-Definitions. A reported logprob is the natural log of the softmax of the RAW logits: temperature,
-penalties, bias, filters and masks never change it. Order of processing: logit bias, repeat /
-frequency / presence penalties, min_tokens, constraint mask, then temperature 0 takes the argmax;
-otherwise top-k, typical, top-p, min-p on the unscaled distribution, then temperature, then the draw
-(the order of llama.cpp's default sampler chain). mirostat 2 replaces the filters.
+The order is that of llama.cpp's default sampler chain: logit bias; repeat, frequency and presence
+penalties; DRY; min_tokens; the constraint's mask. Then temperature 0 takes the argmax; otherwise
+top-k, typical, top-p, min-p and XTC filter the unscaled distribution, the temperature scales what
+is left, and one token is drawn. Mirostat 2 replaces the filters.
 """
 
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from llm_magic.errors import EngineError, RequestError
-from llm_magic.events import Sampling
+from llm_magic.sampling import FIELDS, LARGEST, Sampling
+
+from .dry import Dry
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 NEVER = np.float32(-np.inf)
+DEFAULT_WINDOW = cast(int, FIELDS["repeat_last_n"].default)
+DEFAULT_THRESHOLD = cast(float, FIELDS["xtc_threshold"].default)
 BLOCK = 256  # entries that partial selection and the draw look at together
-LARGEST = 1e30  # of a setting: what it does to logits stays a float32
 
 
 class Guide(Protocol):
@@ -68,42 +70,6 @@ class Summary:
     top: tuple[int, ...]
 
 
-def check(sampling: Sampling) -> None:
-    """Raise RequestError naming the first setting that makes no sense."""
-    s = sampling
-
-    def within(v: Any) -> bool:
-        return bool(abs(v) <= LARGEST)  # which not-a-number is not
-
-    rules = (
-        ("top_p", s.top_p, lambda v: 0 <= v <= 1, "between 0 and 1"),
-        ("min_p", s.min_p, lambda v: 0 <= v <= 1, "between 0 and 1"),
-        ("typical", s.typical, lambda v: 0 < v <= 1, "between 0 and 1"),
-        (
-            "repeat_penalty",
-            s.repeat_penalty,
-            lambda v: 1 / LARGEST <= v <= LARGEST,
-            f"above 0: {1 / LARGEST:.0e} to {LARGEST:.0e}",
-        ),
-        ("repeat_last_n", s.repeat_last_n, lambda v: v >= -1, "-1 (all), 0 (off) or a count"),
-        ("max_tokens", s.max_tokens, lambda v: v >= 0, "0 or more"),
-        ("min_tokens", s.min_tokens, lambda v: v >= 0, "0 or more"),
-        ("seed", s.seed, lambda v: v >= 0, "0 or more"),
-        ("temperature", s.temperature, np.isfinite, "a finite number"),
-        ("frequency_penalty", s.frequency_penalty, within, f"within {LARGEST:.0e}"),
-        ("presence_penalty", s.presence_penalty, within, f"within {LARGEST:.0e}"),
-        (
-            "mirostat",
-            s.mirostat,
-            lambda v: all(0 < x <= LARGEST for x in v),
-            f"(tau, eta), both above 0, up to {LARGEST:.0e}",
-        ),
-    )
-    for name, value, good, wanted in rules:
-        if value is not None and not good(value):
-            raise RequestError(f"{name} is {value!r}; it must be {wanted}")
-
-
 def log_sum_exp(logits: F32) -> float:
     """log(sum(exp(logits))) to float32 rounding (relative error of the sum: 1e-6). EngineError on
     NaN."""
@@ -116,7 +82,8 @@ def log_sum_exp(logits: F32) -> float:
 
 def _not_numbers() -> EngineError:
     return EngineError(
-        "the model gave logits that are not numbers; its weights or a computation are damaged"
+        "the model produced NaN logits: the weights file may be corrupt, or this is a bug in the "
+        "engine"
     )
 
 
@@ -195,11 +162,24 @@ def _typical(values: F32, p: float) -> I64:
     return some[order[: int(np.searchsorted(mass, p - 1e-12)) + 1]]
 
 
+def _xtc(values: F32, threshold: float) -> I64:
+    """XTC ("exclude top choices", as in llama.cpp): of the candidates with at least the threshold's
+    probability only the least likely one stays; all below the threshold stay."""
+    weights = np.exp(values - values.max())
+    above = np.flatnonzero(weights >= np.float32(threshold) * weights.sum())
+    keep = np.ones(len(values), np.bool_)
+    if len(above) > 1:
+        keep[above] = False
+        # Of equal ones the last: ties are ordered by rising id everywhere.
+        keep[above[len(above) - 1 - int(values[above][::-1].argmin())]] = True
+    return np.flatnonzero(keep)
+
+
 class Sampler:
     """Draws the tokens of one request. Holds the random state and the history for penalties.
 
     n_vocab: ids from here on can never be drawn (a padded output matrix has more rows).
-    history: the prompt, for the penalties' window.
+    history: the prompt, for the penalties' window. breakers: see `Dry`.
     """
 
     def __init__(
@@ -210,13 +190,15 @@ class Sampler:
         history: Sequence[int] = (),
         guide: Guide | None = None,
         top: int = 0,
+        breakers: frozenset[int] = frozenset(),
     ) -> None:
         self._s = sampling
+        self._dry = Dry(sampling, breakers)
         self._n_vocab = n_vocab
         self._ends = np.array(sorted(i for i in end_ids if i < n_vocab), np.int64)
         self._guide = guide
         self._top = top
-        self._history = list(history) if self._penalises else []
+        self._history = list(history) if self._penalises or self._dry.active else []
         self._rng = np.random.Generator(np.random.PCG64(sampling.seed))
         self._bias = self._read_bias()
         self._mu = 2 * sampling.mirostat[0] if sampling.mirostat else 0.0
@@ -231,19 +213,16 @@ class Sampler:
         return bool((s.repeat_penalty or 1.0) != 1.0 or s.frequency_penalty or s.presence_penalty)
 
     @property
-    def greedy(self) -> bool:
-        return (self._s.temperature or 0.0) == 0.0 and self._s.mirostat is None
-
-    @property
     def plain(self) -> bool:
         """Greedy, and nothing can change the logits: the argmax of the raw logits is the answer."""
-        return self.greedy and not self._changes
+        return self._s.greedy and not self._changes
 
     @property
     def _changes(self) -> bool:
         """Something may change the logits at this position: they must be copied first."""
         waiting = self._drawn < (self._s.min_tokens or 0)
-        return bool(self._guide is not None or self._bias or self._penalises or waiting)
+        penalised = self._penalises or self._dry.active
+        return bool(self._guide is not None or self._bias or penalised or waiting)
 
     def _read_bias(self) -> list[tuple[int, float]]:
         out = []
@@ -253,11 +232,6 @@ class Sampler:
             if not 0 <= token < self._n_vocab:
                 raise RequestError(
                     f"logit_bias: token {token} is outside the vocabulary of {self._n_vocab}"
-                )
-            if not bias <= LARGEST:
-                raise RequestError(
-                    f"logit_bias of token {token} is {bias!r}; it must be a number up to "
-                    f"{LARGEST:.0e}; minus infinity forbids the token"
                 )
             out.append((token, max(bias, -LARGEST) if bias > -math.inf else bias))
         return out
@@ -277,13 +251,13 @@ class Sampler:
             if logits.max() == NEVER:
                 raise EngineError("the constraint allows no token at this position")
         masked = None if allowed is None else _masked(raw, lse, allowed)
-        id_ = int(logits.argmax()) if self.greedy else self._draw(logits)
+        id_ = int(logits.argmax()) if self._s.greedy else self._draw(logits)
         return self._report(raw, lse, id_, summary, allowed, masked)
 
     def accept(self, id_: int) -> None:
         """The picked token was taken: penalties, min_tokens and the guide advance."""
         self._drawn += 1
-        if self._penalises:
+        if self._penalises or self._dry.active:
             self._history.append(id_)
         if self._guide is not None:
             self._guide.accept(id_)
@@ -299,6 +273,8 @@ class Sampler:
             logits[token] += np.float32(bias)
         if self._penalises:
             self._penalise(logits)
+        if self._dry.active:
+            self._dry.apply(logits, self._history)
         allowed = None
         if self._drawn < (self._s.min_tokens or 0):
             logits[self._ends] = NEVER
@@ -310,9 +286,9 @@ class Sampler:
 
     def _penalise(self, logits: F32) -> None:
         """Repeat penalty of CTRL (arXiv:1909.05858) in llama.cpp's form; frequency and presence
-        penalties as in the OpenAI API. A window of 0 is off, -1 is everything; 64 by default."""
+        penalties as in the OpenAI API. A window of 0 is off, -1 is everything."""
         s = self._s
-        window = 64 if s.repeat_last_n is None else s.repeat_last_n
+        window = DEFAULT_WINDOW if s.repeat_last_n is None else s.repeat_last_n
         recent = self._history if window < 0 else self._history[len(self._history) - window :]
         if window == 0 or not recent:
             return
@@ -364,19 +340,23 @@ class Sampler:
         return first + i
 
     def _filter(self, logits: F32) -> tuple[I64 | None, F32]:
-        """Candidates that survive top-k, typical, top-p and min-p: ids (None: all) and logits."""
+        """Candidates that pass top-k, typical, top-p, min-p and XTC: ids (None: all), logits."""
         s = self._s
         ids: I64 | None = None
         values = logits
         if s.top_k is not None and 0 < s.top_k < len(values):
             ids, values = _subset(ids, values, top_ids(values, s.top_k))
-        if s.typical is not None and s.typical < 1:
-            ids, values = _subset(ids, values, _typical(values, s.typical))
+        if s.typical_p is not None and s.typical_p < 1:
+            ids, values = _subset(ids, values, _typical(values, s.typical_p))
         if s.top_p is not None and s.top_p < 1:
             ids, values = _subset(ids, values, _nucleus(values, s.top_p))
         if s.min_p is not None and s.min_p > 0:
             edge = values.max() + np.float32(np.log(s.min_p))
             ids, values = _subset(ids, values, np.flatnonzero(values >= edge))
+        # Drawn only where XTC is on: without it a seed gives the same answer as ever.
+        if s.xtc_probability and self._rng.random() <= s.xtc_probability:
+            threshold = DEFAULT_THRESHOLD if s.xtc_threshold is None else s.xtc_threshold
+            ids, values = _subset(ids, values, _xtc(values, threshold))
         return ids, values
 
     def _mirostat(self, logits: F32) -> int:
