@@ -6,12 +6,15 @@ Importing this imports nothing heavy: every public name is looked up when it is 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .extension_points import VIEWS
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .chat.conversation import Conversation as Conversation
     from .chat.reply import Reply as Reply
     from .chat.tools.definition import tool as tool
+    from .chat.view_protocols import Views
     from .events import Message as Message
     from .llm import LLM as LLM
     from .ui.widgets.chat.widget import Chat as Chat
@@ -55,6 +58,15 @@ def load(
         model, ctx=ctx, slots=slots, threads=threads, device=device, cache_mb=cache_mb,
         on_progress=on_progress,
     )  # fmt: skip
+
+
+def _views() -> "Views[Reply]":
+    from .ui import reply_methods
+
+    return reply_methods
+
+
+VIEWS.register(_views)  # what `Reply.heatmap()` and the other views of a reply call
 
 
 def __getattr__(name: str) -> Any:

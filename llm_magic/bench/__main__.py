@@ -1,4 +1,4 @@
-"""`python -m llm_magic.bench`: the command line, and the worker processes of a run."""
+"""`python -m llm_magic.bench`: the command line."""
 
 from .command import main
 

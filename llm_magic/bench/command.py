@@ -12,7 +12,6 @@ from ..errors import LLMError
 from .measure import Say, available, run
 from .report import Report, table
 from .subjects import PEERS
-from .worker import work
 
 USUAL = "xllamacpp"  # the peer that is measured where it is installed and none is named
 
@@ -68,10 +67,7 @@ def _say(text: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["--worker"]:
-        work(words[1], words[2], int(words[3]))
-    options = parser().parse_args(words)
+    options = parser().parse_args(arguments)
     try:
         report = measure(options, _say)
     except LLMError as e:

@@ -1,8 +1,4 @@
-"""A subject in a process of its own: one JSON line asks, one answers.
-
-Comes in: a subject's name, a file, threads; then (method, arguments) per line. Goes out: a number
-or the reason why there is none. It must not know what is compared with what.
-"""
+"""The benchmark's side of a subject process: it asks for a measurement, the process answers."""
 
 import contextlib
 import json
@@ -11,21 +7,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from ..errors import RequestError
-from .subjects import SUBJECTS
 
 TIMEOUT = 900.0  # seconds for one measurement; a subject that needs more has failed
 
 
 class Worker:
-    """The asking side. Close it, or use it as a context. program: what starts the other side."""
+    """A subject process. Close it, or use it as a context.
 
-    program: tuple[str, ...] = (sys.executable, "-m", "llm_magic.bench")
+    `program` is the command that starts the process, without its arguments.
+    """
+
+    program: tuple[str, ...] = (sys.executable, "-m", "llm_magic.bench.subject_process")
 
     def __init__(
         self,
@@ -37,13 +32,13 @@ class Worker:
     ) -> None:
         self.name, self._timeout = name, timeout
         self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed by close)
-        command = [*self.program, "--worker", name, path, str(threads)]
+        command = [*self.program, name, path, str(threads)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
             env=os.environ | dict(environment or {}),
         )  # fmt: skip
 
-    def ask(self, method: str, *arguments: Any) -> float:
+    def ask(self, method: str, *arguments: object) -> float:
         """The value of one measurement. RequestError with the subject's reason if it has none."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -95,43 +90,3 @@ class Worker:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def work(name: str, path: str, threads: int) -> None:
-    """The worker's side; never returns. stdout is the channel: libraries print to stderr."""
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    subject = SUBJECTS[name](path, threads)
-    for line in sys.stdin:
-        method, *arguments = json.loads(line)
-        try:
-            answer: dict[str, Any] = {"value": _measure(subject, method, arguments)}
-        except Exception as e:  # whatever a peer raises is its result
-            answer = {"error": f"{type(e).__name__}: {e}"[:500]}
-        channel.write(json.dumps(answer) + "\n")
-        channel.flush()
-    os._exit(0)  # peers may hang while their threads wind up
-
-
-def _measure(subject: Any, method: str, arguments: list[Any]) -> float:
-    match method:
-        case "memory":
-            return resident()
-        case "load" | "prepare" | "first":  # what they take is what they cost
-            call = getattr(subject, "prefill" if method == "first" else method)
-            start = time.perf_counter()
-            call(*arguments)
-            return time.perf_counter() - start
-        case _:
-            return float(getattr(subject, method)(*arguments))
-
-
-def resident() -> float:
-    """Resident memory of this process, in bytes."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not Linux: the peak
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024

@@ -1,17 +1,15 @@
-"""A reply: the fold of one stream's events, and its JSON form.
+"""A reply: the result of one stream of events, and its JSON form.
 
-Comes in: events (or a dict from a saved notebook, which is not trusted). Goes out: a frozen Reply.
-It must not know engines or how anything is drawn; the views that its methods offer live in the ui
-layer and are looked up by name when they are first asked for.
+`Fold` turns events into a frozen `Reply`; `Reply.from_dict` reads one from a saved notebook, whose
+content is not trusted. How a reply is drawn is the ui layer's matter: the view methods call the
+implementation that is registered at `extension_points.VIEWS`.
 """
 
-import importlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from types import ModuleType
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from ..events import (
     CallDelta,
@@ -34,9 +32,16 @@ from ..events import (
     Usage,
     mend,
 )
+from ..extension_points import VIEWS
+from ..json_types import JsonObject
 from ..prefix import common_prefix
 from . import saved
 from .schema import to_json
+from .view_protocols import Bundle, LiveView, MimeTypes, TokenRow, TraceView, View, Views
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 VERSION = 1
 MAX_BRANCH_DEPTH = 32
@@ -45,27 +50,46 @@ MAX_SHARED = 16_000_000  # characters that its branches share, each counted as o
 
 
 class Records(tuple[ToolRecord, ...]):
-    """What tools did, in order. Called, it is a view of that: `reply.trace()`."""
+    """What tools did, in order: a tuple of ToolRecord. Calling it shows it: `reply.trace()`."""
 
     __slots__ = ()
 
-    def __call__(self) -> Any:
-        """The tool calls, folded (static HTML); `.to_json()` exports them."""
+    def __call__(self) -> TraceView:
+        """The tool calls by round as static HTML; `.to_json()` exports them."""
         return _views().trace(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back, and everything that was measured on the way.
+    """An answer of a model, with every token and everything that was measured.
 
-    text: the answer. reasoning: the model's thinking, "" if none. calls: tool calls of the last
-    round. tokens: the kept tokens in order (answer, reasoning and calls). prompt: the text that the
-    model was given, template included; None when unknown. prompt_ids: the same as token ids.
-    messages, tools: what was asked before the template, and what was offered; () when unknown.
-    kinds: for each token the stream it belongs to ("answer", "reasoning" or "call").
-    parsed: the Python value of constrained output; None when it was cut (see finish_reason).
-    trace: one record per tool call of all rounds; `reply.trace()` shows them.
-    branches: continuations from other tokens, oldest first, each (position, Reply).
+    >>> from llm_magic.llm import LLM
+    >>> from llm_magic.providers.scripted import Scripted
+    >>> reply = LLM(Scripted(["Paris is nice."])).complete("Where to go?")
+    >>> reply.text, reply.finish_reason
+    ('Paris is nice.', 'stop')
+    >>> print(reply)
+    Paris is nice.
+
+    Attributes:
+        text: The answer.
+        reasoning: The model's thinking; "" if there is none.
+        calls: Tool calls of the last round that nobody has answered.
+        tokens: The kept tokens in order: of the answer, the reasoning and the calls.
+        kinds: The stream of each token: "answer", "reasoning" or "call".
+        finish_reason: Why the answer ended. None while it is written, and for a scored text.
+        usage: Token counts.
+        timings: Seconds and speeds.
+        model: The model's name.
+        prompt: The text that the model was given, template included; None when unknown.
+        prompt_ids: The prompt as token ids; () when unknown.
+        messages: What was asked, before the template; () when unknown.
+        tools: The tools that were offered.
+        sampling: The settings in effect, with the seed that was drawn where none was given.
+        parsed: The Python value of constrained output; None when the output was cut off.
+        choices: With `choices=[...]`, the probability of each whole choice; they sum to 1.
+        trace: One record per tool call of all rounds; `reply.trace()` shows them.
+        branches: Continuations from other tokens, oldest first, each as (position, Reply).
     """
 
     text: str
@@ -83,6 +107,7 @@ class Reply:
     tools: tuple[ToolSpec, ...] = field(default=(), repr=False, compare=False)
     sampling: Sampling = field(default_factory=Sampling)
     parsed: Any = None
+    choices: Mapping[str, float] | None = None
     trace: Records = field(default_factory=Records)
     branches: tuple[tuple[int, "Reply"], ...] = ()
 
@@ -96,79 +121,163 @@ class Reply:
 
     @property
     def message(self) -> Message:
-        """This reply as an assistant turn. Reasoning stays out of the content."""
+        """This reply as an assistant turn, without its reasoning.
+
+        >>> Reply("Hi!", reasoning="Greet back.").message.text
+        'Hi!'
+        """
         return Message("assistant", self.text or None, self.reasoning, self.calls)
 
     @property
     def mean_logprob(self) -> float | None:
-        """Mean natural-log probability of the tokens that have one (nats); None without any."""
+        """Mean log-probability of the tokens that have one, in nats; None without any.
+
+        >>> Reply("ab", tokens=(Token(0, b"a", -1.0, 1), Token(1, b"b", -3.0, 2))).mean_logprob
+        -2.0
+        """
         known = [t.logprob for t in self.tokens if t.logprob is not None]
         return math.fsum(known) / len(known) if known else None
 
     @property
     def perplexity(self) -> float | None:
-        """exp of minus the mean logprob. None without any known logprob."""
+        """exp(-mean_logprob); None without any known log-probability.
+
+        >>> Reply("a", tokens=(Token(0, b"a", -math.log(2), 1),)).perplexity
+        2.0
+        """
         mean = self.mean_logprob
         return None if mean is None else math.exp(min(-mean, 700.0))
 
-    def to_dict(self, prompt: bool = True, max_tokens: int | None = None) -> dict[str, Any]:
-        """A JSON-safe dict (no NaN, no infinity). See `from_dict`.
+    def to_dict(self, prompt: bool = True, max_tokens: int | None = None) -> JsonObject:
+        """The reply as JSON values (no NaN, no infinity); `from_dict` reads it back.
 
-        A branch holds what it does not share with the reply that it left. prompt: include the
-        prompt's text. max_tokens: the most token records in all, branches included; a reply or a
-        branch that does not fit into what is left is written without its own.
+        A branch holds only what it does not share with the reply that it left.
+
+        >>> data = Reply("Hi!", model="smollm2").to_dict()
+        >>> data["version"], data["text"], data["model"]
+        (1, 'Hi!', 'smollm2')
+
+        Args:
+            prompt: Include the prompt's text.
+            max_tokens: Most token records in all, branches included; a reply or a branch that does
+                not fit into what is left is written without its tokens.
         """
         return _reply_out(self, prompt, [sys.maxsize if max_tokens is None else max_tokens])
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Reply":
-        """The Reply of `to_dict`. The input is not trusted: ValueError says what is wrong."""
+    def from_dict(cls, data: Mapping[str, object]) -> "Reply":
+        """The reply of `to_dict`, or of JSON from a file; the input is not trusted.
+
+        >>> Reply.from_dict(Reply("Hi!").to_dict()).text
+        'Hi!'
+
+        Raises:
+            ValueError: The data is no saved reply; the message says what is wrong with it.
+        """
         return _reply_in(data, None, [MAX_TOKENS, MAX_SHARED])
 
-    # ------------------------------------------------------------------ views (ui layer)
+    # ------------------------------------------------------------------ views
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+    def _repr_mimebundle_(self, include: MimeTypes = None, exclude: MimeTypes = None) -> Bundle:
         return _views().mimebundle(self, include, exclude)
 
-    def heatmap(self, **options: Any) -> Any:
-        """Every token shaded by its probability (static HTML)."""
-        return _views().heatmap(self, **options)
+    def heatmap(self, *, opened: bool = True) -> View:
+        """Every token shaded by its probability, as static HTML with a legend and a table.
 
-    def alternatives(self, i: int) -> Any:
-        """What else the model might have said at token i."""
+        >>> run = (Token(0, b"A", -0.01, 1), Token(1, b" cat", -2.0, 5))
+        >>> "14%" in Reply("A cat", tokens=run).heatmap().html
+        True
+
+        Args:
+            opened: Show it unfolded.
+        """
+        return _views().heatmap(self, opened=opened)
+
+    def alternatives(self, i: int) -> View:
+        """What else the model might have said at token `i`, most likely first.
+
+        >>> cat = Token(1, b" cat", -1.2, 2, (Top(7, b" dog", -0.5), Top(1, b" cat", -1.2)))
+        >>> print(repr(Reply(" cat", tokens=(cat,)).alternatives(0)))
+        token 0 · entropy at least 1.29 bits
+          ␣dog                   61%   −0.50
+        → ␣cat                   30%   −1.20
+
+        Args:
+            i: Position in `tokens`; a negative one counts from the end.
+
+        Raises:
+            IndexError: There is no such token.
+        """
         return _views().alternatives(self, i)
 
-    def plot(self, ax: Any = None, dark: bool | None = None) -> Any:
-        """Prefill and decode tokens a second over the time of this reply (matplotlib). dark:
-        colours for dark pages; None: as matplotlib's settings say."""
-        return _views().plot(self, ax, dark)
+    def choice_bars(self) -> View:
+        """The probability of each whole choice as bars; needs `choices=[...]` in the request.
 
-    def prompt_view(self) -> Any:
-        """What was asked, message by message, and the prompt as the model saw it (static HTML)."""
+        >>> print(repr(Reply("yes", choices={"yes": 0.75, "no": 0.25}).choice_bars()))
+        → yes   75%  ███████████████
+          no    25%  █████
+        """
+        return _views().choice_bars(self)
+
+    def plot(
+        self, what: str = "speed", ax: "Axes | None" = None, dark: bool | None = None
+    ) -> "Axes":
+        """A plot over the reply, as matplotlib Axes.
+
+        Args:
+            what: "speed" (tokens a second over time), or over the tokens: "probability",
+                "entropy" (needs recorded alternatives) or "rank".
+            ax: Axes to draw on; None makes a figure that a notebook shows.
+            dark: Colours for dark pages (True) or light ones (False). None: matplotlib's own
+                settings where you changed them, else a transparent figure that suits both.
+
+        Raises:
+            ValueError: `what` is none of these.
+        """
+        return _views().plot(self, what, ax, dark)
+
+    def prompt_view(self) -> View:
+        """The request: its messages, its tools, and the prompt as the model saw it.
+
+        >>> print(repr(Reply("4", prompt="2+2=").prompt_view()))
+        2+2=
+        """
         return _views().prompt_view(self)
 
-    def to_frame(self) -> Any:
-        """One row per token as a pandas DataFrame (a list of dicts without pandas)."""
+    def to_frame(self) -> "DataFrame | list[TokenRow]":
+        """One row per token: a pandas DataFrame, or a list of dicts where pandas is missing."""
         return _views().to_frame(self)
 
-    def branch(self, i: int, alternative: Any = None, **options: Any) -> "Reply":
-        """This reply, with what follows another token at i kept in its `branches`.
+    def branch(self, i: int, alternative: str | int | None = None, **options: Any) -> "Reply":
+        """Continue from another token at position `i`; the result has it in `branches`.
 
-        alternative: n >= 1 for the n-th most likely token recorded there, the text of one, or None
-        for the most likely other one; one that the reply took, or that its constraint forbids, is
-        a RequestError. The model must be loaded; the common prefix comes from its KV cache.
+        The model must be loaded. The tokens before `i` come from its KV cache.
+
+        Args:
+            i: Position in `tokens`; a negative one counts from the end.
+            alternative: n >= 1 for the n-th most likely token recorded there, the text of one, or
+                None for the most likely one that the reply did not take.
+            options: As for `LLM.stream`, for example `temperature=0` or `max_tokens=50`.
+
+        Raises:
+            RequestError: There is no such token or alternative, the reply took that one itself, or
+                its constraint forbids it.
+            NotLoadedError: The model is not loaded.
         """
-        return cast("Reply", _views().branch(self, i, alternative, **options))
+        return _views().branch(self, i, alternative, **options)
 
-    def explore(self, **options: Any) -> Any:
-        """The live view: hover, keyboard, branching. Options: how branches are drawn."""
+    def explore(self, **options: Any) -> LiveView["Reply"]:
+        """The interactive view: hover, move with the keyboard, branch.
+
+        Args:
+            options: Sampling settings of the branches that are made in it.
+        """
         return _views().explore(self, **options)
 
 
-def _views() -> ModuleType:
-    # The only upward reference of this layer, by name and on use: a reply offers its views, and the
-    # ui layer alone knows how to draw them. Without a notebook nothing of it is imported.
-    return importlib.import_module("llm_magic.ui.reply_methods")
+def _views() -> Views[Reply]:
+    views: Views[Reply] = VIEWS.load()
+    return views
 
 
 class Fold:
@@ -194,7 +303,9 @@ class Fold:
         self._trace: list[ToolRecord] = []
         self._prefill = Prefill(0, 0, 0)
         self._finish: Finish | None = None
-        self.parsed: Any = None  # set by whoever knows the constraint
+        # Set by the caller that knows the constraint.
+        self.parsed: Any = None
+        self.choices: Mapping[str, float] | None = None
 
     def add(self, event: Event) -> None:
         match event:
@@ -235,6 +346,7 @@ class Fold:
             kinds=tuple(self._kinds),
             trace=Records(self._trace),
             parsed=self.parsed,
+            choices=self.choices,
             finish_reason=finish.reason if finish else None,
             usage=finish.usage if finish else usage,
             timings=finish.timings if finish else Timings(),
@@ -248,13 +360,16 @@ def _reply_out(
     reply: Reply,
     prompt: bool,
     room: list[int],
-    left: tuple[Reply, int] | None = None,
+    origin: tuple[Reply, int] | None = None,
     depth: int = 0,
-) -> dict[str, Any]:
-    """room: how many token records may still be written; one number, counted down. left: of a
-    branch, the reply that it left and where, if that one's tokens are written."""
-    out: dict[str, Any] = {"version": VERSION}
-    base, at = left if left is not None and _shares(reply, *left) else (None, 0)
+) -> JsonObject:
+    """The JSON of a reply.
+
+    room: how many token records may still be written; one number, counted down. origin: for a
+    branch the reply that it left and the position, if that reply's tokens are written.
+    """
+    out: JsonObject = {"version": VERSION}
+    base, at = origin if origin is not None and _shares(reply, *origin) else (None, 0)
     out |= _said_out(reply, base, at) | _measured_out(reply, base)
     written = len(reply.tokens) - at <= room[0]
     if written:
@@ -265,18 +380,20 @@ def _reply_out(
         out["prompt"] = reply.prompt
     if reply.parsed is not None:
         out["parsed"] = to_json(reply.parsed)
+    if reply.choices is not None:
+        out["choices"] = {text: round(p, 6) for text, p in reply.choices.items()}
     if reply.trace:
         out["trace"] = [asdict(record) for record in reply.trace]
     if reply.branches and depth < MAX_BRANCH_DEPTH:
         out["branches"] = [
-            [place, _reply_out(b, False, room, (reply, place) if written else None, depth + 1)]
-            for place, b in reply.branches
+            [at, _reply_out(branch, False, room, (reply, at) if written else None, depth + 1)]
+            for at, branch in reply.branches
         ]
     return out
 
 
-def _said_out(reply: Reply, base: Reply | None, at: int) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _said_out(reply: Reply, base: Reply | None, at: int) -> JsonObject:
+    out: JsonObject = {}
     text, reasoning = reply.text, reply.reasoning
     if base is not None:
         cuts = [common_prefix(text, base.text), common_prefix(reasoning, base.reasoning)]
@@ -292,10 +409,10 @@ def _said_out(reply: Reply, base: Reply | None, at: int) -> dict[str, Any]:
     return out
 
 
-def _measured_out(reply: Reply, base: Reply | None) -> dict[str, Any]:
+def _measured_out(reply: Reply, base: Reply | None) -> JsonObject:
     """Of a branch only what differs from the reply `base` that it left, and is not zero."""
     times = {k: round(v, 4) for k, v in asdict(reply.timings).items()}
-    out: dict[str, Any] = {"finish_reason": reply.finish_reason, "usage": asdict(reply.usage)}
+    out: JsonObject = {"finish_reason": reply.finish_reason, "usage": asdict(reply.usage)}
     out["timings"] = {k: v for k, v in times.items() if v or base is None}
     if base is None or base.sampling != reply.sampling:
         out["sampling"] = {k: v for k, v in asdict(reply.sampling).items() if v is not None}
@@ -313,60 +430,66 @@ def _shares(branch: Reply, parent: Reply, at: int) -> bool:
     return given and branch.kinds[:at] == parent.kinds[:at]
 
 
-def _reply_in(data: Any, parent: Reply | None, room: list[int], depth: int = 0) -> Reply:
-    """parent: the reply that a branch left. room: how many tokens may still come, shared ones
-    included, and how many shared characters, so that a small file cannot become a huge one."""
-    data = saved.checked(data, Mapping, "the data")
+def _reply_in(value: object, parent: Reply | None, room: list[int], depth: int = 0) -> Reply:
+    """The reply of JSON from a file.
+
+    parent: the reply that a branch left. room: how many tokens may still come, shared ones
+    included, and how many shared characters, so that a small file cannot become a huge reply.
+    """
+    data = saved.object_in(value, "the data")
     if data.get("version") != VERSION:
         raise saved.fail(f"version {data.get('version')!r}, this release reads version {VERSION}")
     if depth > MAX_BRANCH_DEPTH:
         raise saved.fail("branches are nested too deeply")
-    reason = data.get("finish_reason")
-    if reason is not None and reason not in get_args(FinishReason):
-        raise saved.fail("an unknown finish reason")
     before = _shared_in(data.get("shared"), parent, room)
-    own = tuple(
-        saved.token_in(row) for row in saved.checked(data.get("tokens", []), list, "tokens")
-    )
-    # Without tokens of its own a branch was too long to be saved: half of it would be no reply.
+    own = tuple(saved.token_in(row) for row in saved.list_in(data.get("tokens", []), "tokens"))
+    # A branch without tokens of its own was too long to be saved: half of it would be no reply.
     tokens = (*before.tokens, *own) if "tokens" in data else ()
     room[0] -= len(tokens)
     if room[0] < 0:
         raise saved.fail("too many tokens")
     kinds = saved.kinds_in(data.get("kinds", []), len(own))
     prompt = data.get("prompt", parent.prompt if parent else None)  # branches have the same
-    found = Reply(
-        text=before.text + saved.checked(data.get("text"), str, "text"),
-        reasoning=before.reasoning + saved.checked(data.get("reasoning", ""), str, "reasoning"),
-        calls=tuple(saved.call_in(c) for c in saved.checked(data.get("calls", []), list, "calls")),
+    reply = Reply(
+        text=before.text + saved.text_in(data.get("text"), "text"),
+        reasoning=before.reasoning + saved.text_in(data.get("reasoning", ""), "reasoning"),
+        calls=tuple(map(saved.call_in, saved.list_in(data.get("calls", []), "calls"))),
         tokens=tokens,
         kinds=(*before.kinds, *kinds) if tokens else (),
-        finish_reason=reason,
-        usage=saved.record_in(Usage, data.get("usage", {}), "usage"),
-        timings=saved.record_in(Timings, data.get("timings", {}), "timings"),
-        model=saved.checked(data.get("model", before.model), str, "model"),
-        prompt=None if prompt is None else saved.checked(prompt, str, "prompt"),
+        finish_reason=_reason_in(data.get("finish_reason")),
+        usage=saved.usage_in(data.get("usage", {})),
+        timings=saved.timings_in(data.get("timings", {})),
+        model=saved.text_in(data.get("model", before.model), "model"),
+        prompt=None if prompt is None else saved.text_in(prompt, "prompt"),
         sampling=saved.sampling_in(data["sampling"]) if "sampling" in data else before.sampling,
         parsed=data.get("parsed"),
-        trace=Records(map(saved.trace_in, saved.checked(data.get("trace", []), list, "trace"))),
+        choices=saved.choices_in(data.get("choices")),
+        trace=Records(map(saved.trace_in, saved.list_in(data.get("trace", []), "trace"))),
     )
     branches = []
-    for entry in saved.checked(data.get("branches", []), list, "branches"):
-        at, branch = saved.checked(entry, list, "a branch")
-        place = saved.checked(at, int, "a branch position")
-        branches.append((place, _reply_in(branch, found, room, depth + 1)))
-    return replace(found, branches=tuple(branches))
+    for entry in saved.list_in(data.get("branches", []), "branches"):
+        at, branch = saved.pair_in(entry, "a branch")
+        position = saved.whole_in(at, "a branch position")
+        branches.append((position, _reply_in(branch, reply, room, depth + 1)))
+    return replace(reply, branches=tuple(branches))
 
 
-def _shared_in(cuts: Any, parent: Reply | None, room: list[int]) -> Reply:
-    """What a branch has of the reply that it left: [tokens, characters of text, of reasoning]."""
-    if cuts is None:
+def _reason_in(value: object) -> FinishReason | None:
+    for reason in get_args(FinishReason):
+        if value == reason:
+            return cast(FinishReason, reason)
+    if value is not None:
+        raise saved.fail("an unknown finish reason")
+    return None
+
+
+def _shared_in(value: object, parent: Reply | None, room: list[int]) -> Reply:
+    """What a branch shares with its parent: [tokens, characters of text, of reasoning]."""
+    if value is None:
         return Reply("")
     if parent is None:
         raise saved.fail("only a branch can share")
-    numbers = [
-        saved.checked(n, int, "a shared length") for n in saved.checked(cuts, list, "shared")
-    ]
+    numbers = [saved.whole_in(n, "a shared length") for n in saved.list_in(value, "shared")]
     wholes = (parent.tokens, parent.text, parent.reasoning)
     if len(numbers) != 3 or any(not 0 <= n <= len(w) for n, w in zip(numbers, wholes, strict=True)):
         raise saved.fail("a branch shares more than there is")

@@ -1,7 +1,7 @@
-"""The JSON form of what a Reply is made of: tokens, kinds, calls, records, settings.
+"""The JSON form of the parts of a reply: tokens, kinds, calls, records and settings.
 
-Comes in: these, or JSON from a file, which is not trusted: ValueError says what is wrong with it.
-Goes out: the other one. It must not know what a Reply is.
+Functions that end in `_out` write, those that end in `_in` read. What is read comes from a file and
+is not trusted: a ValueError says what is wrong with it.
 """
 
 import json
@@ -9,11 +9,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from itertools import groupby
+from typing import TypeVar, overload
 
 from ..errors import RequestError
-from ..events import Sampling, Token, ToolCall, ToolRecord, Top, Usage
+from ..events import Sampling, Timings, Token, ToolCall, ToolRecord, Top, Usage
+from ..json_types import Json
 from ..sampling import FIELDS, read
+
+T = TypeVar("T")
 
 # ----------------------------------------------------------------------------- outwards
 
@@ -57,15 +61,13 @@ def id_out(i: int | None) -> str:
     return "" if i is None else str(i)
 
 
-def runs(kinds: Sequence[str]) -> list[list[Any]]:
-    """Run lengths: [["answer", 12], ["call", 30]]."""
-    out: list[list[Any]] = []
-    for kind in kinds:
-        if out and out[-1][0] == kind:
-            out[-1][1] += 1
-        else:
-            out.append([kind, 1])
-    return out
+def runs(kinds: Sequence[str]) -> list[list[Json]]:
+    """Run lengths of equal items.
+
+    >>> runs(("answer", "answer", "call"))
+    [['answer', 2], ['call', 1]]
+    """
+    return [[kind, sum(1 for _ in group)] for kind, group in groupby(kinds)]
 
 
 # ----------------------------------------------------------------------------- inwards
@@ -77,18 +79,48 @@ def fail(what: str) -> ValueError:
     return ValueError(f"not a saved reply: {what}")
 
 
-def checked(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
+@overload
+def checked(value: object, kind: type[T], what: str) -> T: ...
+@overload
+def checked(value: object, kind: tuple[type[T], ...], what: str) -> T: ...
+def checked(value: object, kind: type[T] | tuple[type[T], ...], what: str) -> T:
+    """`value` if it is of this kind.
+
+    >>> checked("x", int, "a count")
+    Traceback (most recent call last):
+    ValueError: not a saved reply: a count is a str
+    """
     # bool is an int to isinstance, but never a count or a logprob.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise fail(f"{what} is a {type(value).__name__}")
     return value
 
 
-def number_in(value: Any, what: str) -> float | None:
+def text_in(value: object, what: str) -> str:
+    return checked(value, str, what)
+
+
+def whole_in(value: object, what: str) -> int:
+    return checked(value, int, what)
+
+
+def list_in(value: object, what: str) -> list[object]:
+    return checked(value, list, what)
+
+
+def object_in(value: object, what: str) -> Mapping[str, object]:
+    """A JSON object. Its keys are texts where the data comes from JSON; others are refused."""
+    found: Mapping[object, object] = checked(value, dict, what)
+    return {checked(key, str, f"a key of {what}"): item for key, item in found.items()}
+
+
+def number_in(value: object, what: str) -> float | None:
+    """A finite number, or None for null."""
     if value is None:
         return None
+    plain: int | float = checked(value, (int, float), what)
     try:
-        number = float(checked(value, (int, float), what))
+        number = float(plain)
     except OverflowError:  # a whole number of hundreds of digits
         number = math.inf
     if not math.isfinite(number):
@@ -96,11 +128,11 @@ def number_in(value: Any, what: str) -> float | None:
     return number
 
 
-def pair_in(value: Any, what: str) -> Sequence[Any]:
-    pair: Sequence[Any] = checked(value, (list, tuple), what)
+def pair_in(value: object, what: str) -> tuple[object, object]:
+    pair: Sequence[object] = checked(value, (list, tuple), what)
     if len(pair) != 2:
         raise fail(f"{what} is not a pair")
-    return pair
+    return pair[0], pair[1]
 
 
 def bytes_in(text: str) -> bytes:
@@ -112,95 +144,126 @@ def bytes_in(text: str) -> bytes:
         raise fail("the text of a token is neither text nor hex bytes") from None
 
 
-def field_in(text: str, kind: type[int] | type[float], what: str) -> Any:
-    if not text:
-        return None
+def whole_field(text: str, what: str) -> int | None:
+    """A whole number in a token record; None where the field is empty."""
     try:
-        value = kind(text)
+        return int(text) if text else None
     except ValueError:
         raise fail(f"{what} is not a number") from None
-    return number_in(value, what) if kind is float else value
+
+
+def number_field(text: str, what: str) -> float | None:
+    """A finite number in a token record; None where the field is empty."""
+    try:
+        return number_in(float(text), what) if text else None
+    except ValueError:
+        raise fail(f"{what} is not a number") from None
 
 
 def top_in(id_: str, text: str, logprob: str) -> Top:
     allowed = not logprob.endswith("!")
-    value = field_in(logprob.removesuffix("!"), float, "a logprob")
-    return Top(field_in(id_, int, "a token id"), bytes_in(text), value, allowed)
+    value = number_field(logprob.removesuffix("!"), "a logprob")
+    return Top(whole_field(id_, "a token id"), bytes_in(text), value, allowed)
 
 
 _FLAGS = re.compile(r"(t?)(f?)(?:m([0-9.]+))?")
 
 
-def token_in(text: Any) -> Token:
-    if len(checked(text, str, "a token")) > MAX_TOKEN_TEXT:
+def token_in(record: object) -> Token:
+    text = text_in(record, "a token")
+    if len(text) > MAX_TOKEN_TEXT:
         raise fail("a token record is too long")
     row = text.split("\t" if "\t" in text else BAR)  # tabs: notebooks of the first weeks
     flags = _FLAGS.fullmatch(row[5]) if len(row) >= 6 else None
     if flags is None or len(row) % 3:
         raise fail("a token record has wrong fields")
     return Token(
-        id=field_in(row[0], int, "a token id"),
+        id=whole_field(row[0], "a token id"),
         bytes=bytes_in(row[1]),
-        logprob=field_in(row[2], float, "a logprob"),
-        rank=field_in(row[3], int, "a rank"),
-        at=(field_in(row[4], int, "a time") or 0) / 1000,
+        logprob=number_field(row[2], "a logprob"),
+        rank=whole_field(row[3], "a rank"),
+        at=(whole_field(row[4], "a time") or 0) / 1000,
         top=tuple(top_in(*row[i : i + 3]) for i in range(6, len(row), 3)),
-        masked=field_in(flags[3] or "", float, "a masked share"),
+        masked=number_field(flags[3] or "", "a masked share"),
         trimmed=bool(flags[1]),
         forced=bool(flags[2]),
     )
 
 
-def kinds_in(runs: Any, n: int) -> tuple[str, ...]:
+def kinds_in(value: object, n: int) -> tuple[str, ...]:
+    """The kinds of at most `n` tokens from their run lengths."""
     out: list[str] = []
-    for run in checked(runs, list, "kinds"):
-        if not (
-            isinstance(run, list) and len(run) == 2 and run[0] in ("answer", "reasoning", "call")
-        ):
+    for run in list_in(value, "kinds"):
+        if not isinstance(run, list) or len(run) != 2:
             raise fail("kinds are not runs")
-        if not 0 <= checked(run[1], int, "a run length") <= n - len(out):
+        kind = run[0]
+        if kind not in ("answer", "reasoning", "call"):
+            raise fail("a token is of an unknown kind")
+        count = whole_in(run[1], "a run length")
+        if not 0 <= count <= n - len(out):
             raise fail("kinds are longer than the tokens")
-        out.extend([run[0]] * run[1])
+        out.extend([kind] * count)
     return tuple(out)
 
 
-def record_in(cls: Any, data: Any, what: str) -> Any:
-    """A flat dataclass of numbers; unknown keys of newer versions are ignored."""
-    data = checked(data, Mapping, what)
-    values = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-    for name, value in values.items():
-        number = number_in(value, f"{what}.{name}")
+def usage_in(data: object) -> Usage:
+    return Usage(**{name: int(value) for name, value in _amounts(Usage, data, "usage").items()})
+
+
+def timings_in(data: object) -> Timings:
+    return Timings(**_amounts(Timings, data, "timings"))
+
+
+def _amounts(cls: type[Usage] | type[Timings], data: object, what: str) -> dict[str, float]:
+    """The fields of a dataclass of numbers >= 0; unknown keys of newer versions are ignored."""
+    data = object_in(data, what)
+    values = {}
+    for name in (f.name for f in fields(cls) if f.name in data):
+        number = number_in(data[name], f"{what}.{name}")
         if number is None or number < 0:
-            raise fail(f"{what}.{name} is not a positive number")
-        values[name] = int(number) if cls is Usage else number
-    return cls(**values)
+            raise fail(f"{what}.{name} is not a number from 0 up")
+        values[name] = number
+    return values
 
 
-def call_in(data: Any) -> ToolCall:
-    data = checked(data, Mapping, "a call")
-    return ToolCall(*(checked(data.get(k), str, f"call.{k}") for k in ("id", "name", "arguments")))
+def choices_in(data: object) -> dict[str, float] | None:
+    """The probabilities of whole choices."""
+    if data is None:
+        return None
+    found = {}
+    for text, value in object_in(data, "choices").items():
+        p = number_in(value, "the probability of a choice")
+        if p is None or not 0 <= p <= 1:
+            raise fail("the probability of a choice is not between 0 and 1")
+        found[text] = p
+    return found
 
 
-def trace_in(data: Any) -> ToolRecord:
-    data = checked(data, Mapping, "a tool record")
-    texts = {k: checked(data.get(k), str, f"trace.{k}") for k in ("approval", "status", "result")}
+def call_in(value: object) -> ToolCall:
+    data = object_in(value, "a call")
+    return ToolCall(*(text_in(data.get(k), f"call.{k}") for k in ("id", "name", "arguments")))
+
+
+def trace_in(value: object) -> ToolRecord:
+    data = object_in(value, "a tool record")
     error = data.get("error")
     return ToolRecord(
-        round=checked(data.get("round"), int, "trace.round"),
+        round=whole_in(data.get("round"), "trace.round"),
         call=call_in(data.get("call")),
         arguments=data.get("arguments"),
+        approval=text_in(data.get("approval"), "trace.approval"),
+        status=text_in(data.get("status"), "trace.status"),
         seconds=number_in(data.get("seconds"), "trace.seconds") or 0.0,
-        stdout=checked(data.get("stdout", ""), str, "trace.stdout"),
-        error=None if error is None else checked(error, str, "trace.error"),
+        result=text_in(data.get("result"), "trace.result"),
+        stdout=text_in(data.get("stdout", ""), "trace.stdout"),
+        error=None if error is None else text_in(error, "trace.error"),
         waited=number_in(data.get("waited"), "trace.waited") or 0.0,
-        **texts,
     )
 
 
-def sampling_in(data: Any) -> Sampling:
-    """Settings of a saved reply. Unknown fields are ignored: another release may have written
-    them."""
-    data = checked(data, Mapping, "sampling")
+def sampling_in(value: object) -> Sampling:
+    """Settings of a saved reply; what this version does not know is left out."""
+    data = object_in(value, "sampling")
     try:
         return read({name: data[name] for name in FIELDS if name in data})
     except RequestError as e:

@@ -1,7 +1,7 @@
-"""Every way to look at a Reply: functions of the Reply alone, whatever made it.
+"""The views of a reply, as functions of the Reply alone: `Reply.heatmap()` and its siblings.
 
-Comes in: a Reply, fresh or read back from a saved notebook. Goes out: what a notebook shows. The
-methods of Reply are these functions, found here by name. It must not know streams or engines.
+This module implements `chat.view_protocols.Views`. The reply may be fresh or read back from a saved
+notebook.
 """
 
 from collections.abc import Sequence
@@ -9,28 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 from ..branching import branch as branch
 from ..chat.reply import Reply
+from ..chat.view_protocols import MimeTypes, TokenRow
 from ..events import ToolRecord
-from .views import logprobs, prompt, throughput, tooltrace
+from .views import choices, logprobs, plots, prompt, tooltrace
 from .views.mime import JSON_TOKENS as JSON_TOKENS
 from .views.mime import VENDOR as VENDOR
-from .views.mime import Bundle, Fragment, Look, bundle
+from .views.mime import Bundle, Fragment, Look, bundle, select
 from .views.mime import from_output as from_output
 from .views.mime import suited as suited
 from .widgets.shared import jupyter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
     from ..llm import LLM
     from .widgets.explorer.widget import Explorer
 
 
-def mimebundle(reply: Reply, include: Any = None, exclude: Any = None) -> Bundle:
+def mimebundle(reply: Reply, include: MimeTypes = None, exclude: MimeTypes = None) -> Bundle:
     """What a notebook shows for a Reply that ends a cell."""
-    data = bundle(reply, suited(reply, current_look()))
-    if include:
-        data = {k: v for k, v in data.items() if k in include}
-    return {k: v for k, v in data.items() if k not in (exclude or ())}
+    return select(bundle(reply, suited(reply, current_look())), include, exclude)
 
 
 def current_look() -> Look:
@@ -40,12 +39,9 @@ def current_look() -> Look:
     return look
 
 
-def heatmap(reply: Reply, **options: Any) -> Fragment:
+def heatmap(reply: Reply, *, opened: bool = True) -> Fragment:
     """Every token shaded by its probability."""
-    plain = "".join(
-        t.bytes.decode("utf-8", "replace") + logprobs.shade(t).mark for t in reply.tokens
-    )
-    return Fragment(logprobs.heat(reply, **options), plain)
+    return Fragment(logprobs.heat(reply, opened=opened), logprobs.marked(reply.tokens))
 
 
 def alternatives(reply: Reply, i: int) -> Fragment:
@@ -54,9 +50,18 @@ def alternatives(reply: Reply, i: int) -> Fragment:
     return Fragment(page, plain)
 
 
-def plot(reply: Reply, ax: "Axes | None" = None, dark: bool | None = None) -> "Axes":
-    """Tokens a second over the time of the reply, as matplotlib Axes."""
-    return throughput.plot(reply, ax, dark)
+def choice_bars(reply: Reply) -> Fragment:
+    """The probability of each whole choice, as bars."""
+    return Fragment(
+        choices.fragment(reply) or choices.MISSING, choices.plain(reply) or choices.MISSING
+    )
+
+
+def plot(
+    reply: Reply, what: str = "speed", ax: "Axes | None" = None, dark: bool | None = None
+) -> "Axes":
+    """Speed over time, or probability, entropy or rank over the tokens."""
+    return plots.plot(reply, what, ax, dark)
 
 
 class Trace(Fragment):
@@ -77,24 +82,24 @@ def trace(records: Sequence[ToolRecord]) -> Trace:
 
 
 def prompt_view(reply: Reply) -> Fragment:
-    """What was asked: messages, tools, and what the template made of them, with cached tokens."""
+    """Messages, tools, and what the template made of them, with cached tokens."""
     return Fragment(prompt.fragment(reply), prompt.plain(reply))
 
 
-def to_frame(reply: Reply) -> Any:
+def to_frame(reply: Reply) -> "DataFrame | list[TokenRow]":
     """One row per token: a pandas DataFrame, or a list of dicts where pandas is not installed."""
     rows = [
-        {
-            "token": token.bytes.decode("utf-8", "replace"),
-            "id": token.id,
-            "kind": kind,
-            "logprob": token.logprob,
-            "p": logprobs.probability(token.logprob),
-            "rank": token.rank,
-            "entropy": logprobs.entropy(token),
-            "at": token.at,
-            "top": [(a.bytes.decode("utf-8", "replace"), a.logprob) for a in token.top],
-        }
+        TokenRow(
+            token=token.bytes.decode("utf-8", "replace"),
+            id=token.id,
+            kind=kind,
+            logprob=token.logprob,
+            p=logprobs.probability(token.logprob),
+            rank=token.rank,
+            entropy=logprobs.entropy(token),
+            at=token.at,
+            top=[(a.bytes.decode("utf-8", "replace"), a.logprob) for a in token.top],
+        )
         for token, kind in zip(reply.tokens, _kinds(reply), strict=True)
     ]
     try:
@@ -110,7 +115,7 @@ def _kinds(reply: Reply) -> tuple[str, ...]:
 
 
 def explore(reply: Reply, llm: "LLM | None" = None, **options: Any) -> "Explorer":
-    """The live view: hover, keyboard, branching. See `ui.explore.Explorer`."""
+    """The interactive view. `llm` continues branches; None takes the loaded model of its name."""
     from .widgets.explorer.widget import Explorer
 
     return Explorer(reply, llm, look=current_look(), **options)

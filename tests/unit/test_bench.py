@@ -249,7 +249,7 @@ def program(tmp_path, monkeypatch):
     script.write_text(
         textwrap.dedent("""
             import os, sys, time
-            from llm_magic.bench import subjects, worker
+            from llm_magic.bench import subject_process, subjects
 
             class Fake:
                 def __init__(self, path, threads):
@@ -263,7 +263,7 @@ def program(tmp_path, monkeypatch):
                 def crash(self): print("out of luck", file=sys.stderr, flush=True); os._exit(7)
 
             subjects.SUBJECTS["fake"] = Fake
-            worker.work(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+            subject_process.work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
         """)
     )
     monkeypatch.setattr(workers.Worker, "program", (sys.executable, str(script)))

@@ -7,7 +7,7 @@ import pytest
 from llm_magic.bench.report import OURS, Report, Result
 from llm_magic.errors import LLMError
 from llm_magic.ui.magics import bench_command
-from llm_magic.ui.views import throughput
+from llm_magic.ui.views import plots
 
 RESULTS = (
     Result("prefill 512", OURS, "tok/s", (1500.0, 1400.0)),
@@ -51,7 +51,7 @@ def test_without_axes_there_is_a_figure_of_its_own_in_the_colours_of_the_page(re
     for dark in (False, True):
         ax = bench_command.BenchView(report).plot(dark=dark)
         colors[dark] = ax.get_figure().get_facecolor()
-        assert throughput.png(ax).startswith(b"\x89PNG")
+        assert plots.png(ax).startswith(b"\x89PNG")
     assert sum(colors[True][:3]) < 0.5 < sum(colors[False][:3])
     few = bench_command.plot(report, tasks=["decode at 0"]).get_figure().get_size_inches()[1]
     assert bench_command.plot(report).get_figure().get_size_inches()[1] > few

@@ -26,7 +26,7 @@ from llm_magic.llm import LLM
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui import reply_methods  # fmt: skip
 from llm_magic.ui.magics import extension
-from llm_magic.ui.views import compare, mime, summary, throughput, tokens, tooltrace
+from llm_magic.ui.views import compare, mime, plots, summary, throughput, tokens, tooltrace
 
 
 class Scoring(Scripted):
@@ -416,7 +416,7 @@ def test_what_was_not_measured_is_no_speed_of_zero_in_the_plot() -> None:
         throughput.Entry(**known, prefill_tps=900.0, decode_tps=0.0, reason="stop"),
         throughput.Entry(**known, prefill_tps=0.0, decode_tps=0.0, reason="scored"),
     ]
-    prefill, decode = throughput.plot_ledger(entries).get_lines()
+    prefill, decode = plots.plot_ledger(entries).get_lines()
     assert prefill.get_ydata()[0] == 900.0
     assert all(map(math.isnan, [prefill.get_ydata()[1], *decode.get_ydata()]))
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llm_magic.chat.reply import Fold, Reply
@@ -272,9 +272,13 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=8,
 )
-KEYS = ["text", "tokens", "kinds", "calls", "usage", "timings", "sampling", "trace", "branches"]
+KEYS = [
+    *("text", "tokens", "kinds", "calls", "usage", "timings", "sampling", "trace", "branches"),
+    *("choices", "finish_reason", "prompt", "parsed", "shared", "model", "version", "reasoning"),
+]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), json_values))
 def test_any_json_is_a_reply_or_a_value_error(fields):
     with contextlib.suppress(ValueError):

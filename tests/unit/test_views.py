@@ -351,3 +351,78 @@ def test_scripted_replies_show(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = LLM(Scripted(["Hello **world**"])).complete("Hi", logprobs=3)
     assert "<strong>world</strong>" in reply._repr_mimebundle_()["text/html"]
     assert repr(reply.heatmap()).startswith("Hello")
+
+
+# ----------------------------------------------------------------------------- choices
+
+
+def test_choices_are_bars_of_their_probabilities() -> None:  # F264
+    """The most likely first, the one that was taken marked, in HTML, text and the saved JSON."""
+    shares = {"negative": 0.2, "positive": 0.75, "<b>": 0.05}
+    reply = Reply("positive", choices=shares)
+    text = repr(reply.choice_bars())
+    assert [line.split() for line in text.splitlines()] == [
+        ["→", "positive", "75%", "█" * 15],
+        ["negative", "20%", "█" * 4],
+        ["<b>", "5.0%", "█"],
+    ]
+    page = reply.choice_bars().html
+    assert audit(page) == []
+    assert "█" * 15 in page
+    again = Reply.from_dict(json.loads(json.dumps(reply.to_dict())))
+    assert again.choices == shares
+    assert repr(again.choice_bars()) == text
+
+
+def test_a_reply_without_choices_says_so() -> None:
+    assert "choices=[...]" in repr(Reply("x").choice_bars())
+
+
+def test_many_choices_are_cut_with_a_count() -> None:
+    reply = Reply("c0", choices={f"c{i}": 1 / 60 for i in range(60)})
+    assert repr(reply.choice_bars()).splitlines()[-1] == "10 more choices"
+    assert "10 more choices" in reply.choice_bars().html
+
+
+# ----------------------------------------------------------------------------- plots
+
+
+def test_plots_show_probability_entropy_and_rank_of_each_token() -> None:  # F270
+    reply = reply_of(4)
+    points = {what: reply.plot(what).lines[0].get_ydata() for what in ("probability", "rank")}
+    assert list(points["rank"]) == [1, 2, 3, 4]
+    assert points["probability"] == pytest.approx(
+        [logprobs.probability(t.logprob) for t in reply.tokens]
+    )
+    bits = reply.plot("entropy")
+    assert list(bits.lines[0].get_ydata()) == [logprobs.entropy(t) for t in reply.tokens]
+    assert [label.get_text() for label in bits.get_xticklabels()] == ["·w0", "·w1", "·w2", "·w3"]
+    bare = Reply("x", tokens=(Token(0, b"x", None, None),))
+    for what in ("probability", "entropy", "rank", "speed"):
+        assert bare.plot(what)._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="choose one of 'speed', 'probability', 'entropy', 'rank'"):
+        reply.plot("loss")
+
+
+def test_plots_suit_light_and_dark_pages_without_being_told() -> None:  # F270
+    """The figure is transparent, and its letters have contrast on white and on dark pages."""
+    from matplotlib import rc_context
+    from matplotlib.colors import to_hex
+
+    axes = reply_of().plot("probability")
+    assert axes.figure.get_facecolor()[3] == axes.get_facecolor()[3] == 0
+    letters = to_hex(axes.xaxis.label.get_color())
+    assert min(contrast(page, letters) for page in ("#ffffff", "#111111", "#1f1f1f")) >= 4
+    assert axes._repr_png_().startswith(b"\x89PNG")
+    # What a person has set for all plots holds for ours too.
+    with rc_context({"figure.facecolor": "#112233"}):
+        assert to_hex(reply_of().plot().figure.get_facecolor()) == "#112233"
+    assert reply_of().plot(dark=False).figure.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_tokens_below_a_plot_are_no_formulas_and_need_no_other_font(recwarn: Any) -> None:
+    run = tuple(Token(i, t.encode(), -1.0, 1) for i, t in enumerate(("$a", "b$", "東", "😀")))
+    axes = Reply("x", tokens=run).plot("rank")
+    axes._repr_png_()
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["$a", "b$", "□", "□"]
+    assert not [w for w in recwarn if "Glyph" in str(w.message)]

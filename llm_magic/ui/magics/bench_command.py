@@ -6,7 +6,6 @@ matplotlib is imported on use, never pyplot.
 
 import argparse
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.core.magic_arguments import MagicArgumentParser
@@ -14,7 +13,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from llm_magic.bench.report import OURS, Report, head, remarks, rows, table
 from llm_magic.events import Progress
 
-from ..views import html, mime, throughput
+from ..views import html, mime, plots
 from . import options, screens
 
 if TYPE_CHECKING:
@@ -104,12 +103,9 @@ def plot(
     dark pages; None: as matplotlib's settings say. unit: "tok/s", "s" or "MB". tasks: which of
     them, in which order; None: all of that unit. Returns the Axes.
     """
-    from matplotlib import style
-
     if tasks is None:
         tasks = list(dict.fromkeys(r.task for r in report.results if r.unit == unit))
-    with style.context("dark_background") if dark else nullcontext():
-        target = throughput._new_axes() if ax is None else ax
+    with plots.canvas(ax, dark) as target:
         if ax is None:
             bars = len(tasks) * (len(report.subjects) + 1)
             _figure(target).set_size_inches(6.8, max(1.6, 0.9 + HEIGHT * bars))

@@ -20,7 +20,7 @@ from llm_magic.hub import hub
 from llm_magic.llm import LLM
 from llm_magic.provider import Request
 
-from ..views import compare, mime, summary, throughput, tokens
+from ..views import compare, mime, plots, summary, throughput, tokens
 from . import conversation_commands, lookup, options, screens, status, tool_commands  # fmt: skip
 from .session import Command, command_parser, parse
 from .session import Notebook as Notebook
@@ -103,7 +103,7 @@ def stats(nb: Notebook, rest: str) -> Any:
     parser.add_argument("--dark", action="store_true", default=None)
     given = parse(nb, parser, rest)
     if given.plot:
-        return throughput.plot_ledger(nb.ledger, dark=given.dark)
+        return plots.plot_ledger(nb.ledger, dark=given.dark)
     page, plain = throughput.ledger(nb.ledger), throughput.ledger_text(nb.ledger)
     nb.show(mime.Fragment(page, plain))
     return None

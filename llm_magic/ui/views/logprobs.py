@@ -18,7 +18,7 @@ from llm_magic.chat.reply import Reply
 from llm_magic.events import Token, Top
 
 from . import html, tokens
-from .summary import counted
+from .summary import counted, meter
 
 SHOWN = 2_000  # tokens before the rest folds
 # Longer runs are shaded by stretches of one shade, without tooltips. A page takes 6 us for every
@@ -256,7 +256,7 @@ def alternatives(reply: Reply, i: int) -> tuple[str, str]:
     if token.masked:
         facts.append(f"{percent(token.masked)} of the probability was forbidden")
     cells = [
-        (mark, f"<code>{html.escape(name)}</code>", html.text(p), lp, _meter(share), rank)
+        (mark, f"<code>{html.escape(name)}</code>", html.text(p), lp, meter(share), rank)
         for mark, name, p, lp, share, rank in rows
     ]
     page = html.note(*(html.text(f) for f in facts if f)) + html.table(
@@ -282,10 +282,9 @@ def _candidates(token: Token) -> list[tuple[str, str, str, str, float, str]]:
     ]
 
 
-def _meter(share: float) -> str:
-    """A bar of blocks: text, so that it stays where style goes."""
-    eighths = round(share * 160)
-    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8].strip())
+def marked(run: Sequence[Token]) -> str:
+    """The text of tokens with the mark of each: `the cat▃ sat`."""
+    return "".join(t.bytes.decode("utf-8", "replace") + shade(t).mark for t in run)
 
 
 def surprises(reply: Reply, count: int = 5) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llm_magic.chat.reply import Reply
+from llm_magic.chat.view_protocols import Bundle as Bundle
+from llm_magic.chat.view_protocols import MimeTypes
 
 from . import compare, html, logprobs, prompt, summary, throughput, tokens, tooltrace
 from .summary import model_name
@@ -21,8 +23,6 @@ JSON_TOKENS = 2_000  # longer replies are saved without their tokens
 JSON_WEIGHT = 150  # bytes a token may weigh in the saved JSON
 CONTEXT = 12  # tokens shown before a branch's own
 SECTIONS = frozenset({"prompt", "tokens", "stats"})  # what `--show` may name
-
-Bundle = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,19 @@ def suited(reply: Reply, look: Look) -> Look:
             return replace(look, format="code", language="json")
 
 
+def select(data: Bundle, include: MimeTypes, exclude: MimeTypes) -> Bundle:
+    """The MIME types of a bundle that IPython asks for.
+
+    >>> select({"text/plain": "a", "text/html": "b"}, None, {"text/html"})
+    {'text/plain': 'a'}
+    """
+    return {
+        kind: value
+        for kind, value in data.items()
+        if (not include or kind in include) and (not exclude or kind not in exclude)
+    }
+
+
 # Fragments and replies adapt to dark pages by these rules.
 DARK = logprobs.DARK | tokens.DARK
 
@@ -81,8 +94,8 @@ class Fragment:
     def __repr__(self) -> str:
         return self.plain
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        return {"text/plain": self.plain, "text/html": self.html}
+    def _repr_mimebundle_(self, include: MimeTypes = None, exclude: MimeTypes = None) -> Bundle:
+        return select({"text/plain": self.plain, "text/html": self.html}, include, exclude)
 
 
 class Branch(Fragment):
@@ -96,9 +109,11 @@ class Branch(Fragment):
         super().__init__(page + line, branch.text + (f"\n\n[{note}]" if note else ""))
         self._saved = None if look.docs else saved(reply, look)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+    def _repr_mimebundle_(self, include: MimeTypes = None, exclude: MimeTypes = None) -> Bundle:
         data = super()._repr_mimebundle_()
-        return data if self._saved is None else data | {VENDOR: self._saved}
+        if self._saved is not None:
+            data[VENDOR] = self._saved
+        return select(data, include, exclude)
 
 
 def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:

@@ -57,6 +57,18 @@ def setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def meter(share: float, width: int = 20) -> str:
+    """A bar of block characters; a share of 1 is `width` blocks.
+
+    >>> meter(0.5, 4), meter(0.03, 4), meter(0.0)
+    ('██', '▏', '')
+    """
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    if share > 0 and not eighths:
+        eighths = 1  # a small share is not none
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
 def speed(what: str, tps: float) -> str:
     """ "decode 143 tok/s", or nothing where nothing was measured."""
     if tps <= 0:

@@ -1,24 +1,12 @@
-"""How fast it was: tokens a second over one reply, and the ledger of all cells.
+"""Speeds and counts: of one reply, and of every generation of a notebook (the ledger)."""
 
-Comes in: a Reply (each token knows when it came) or ledger entries. Goes out: matplotlib Axes and
-HTML. matplotlib is imported on use, never pyplot: no global figure, no back end chosen. It must not
-know engines.
-"""
-
-import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import nan
-from typing import TYPE_CHECKING, Any
 
 from llm_magic.chat.reply import Reply
 from llm_magic.columns import aligned
 
 from . import html, summary
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 WINDOW = 8  # tokens over which the speed at one moment is taken
 
@@ -40,74 +28,6 @@ def latest(times: Sequence[float]) -> float:
     last = times[-2 * WINDOW :]
     seconds = last[-1] - last[0] if len(last) > 1 else 0.0
     return (len(last) - 1) / seconds if seconds > 0 else 0.0
-
-
-def plot(reply: Reply, ax: "Axes | None" = None, dark: bool | None = None) -> "Axes":
-    """Tokens a second over the time of one reply: prefill as a bar, decode as a line.
-
-    ax: draw there; None: on a new figure, which a notebook shows as an image. dark: colours for
-    dark pages; None: as matplotlib's settings say. Returns the Axes.
-    """
-    with _look(dark, ax):
-        target = _new_axes() if ax is None else ax
-        _draw(target, reply)
-    return target
-
-
-@contextmanager
-def _look(dark: bool | None, ax: "Axes | None") -> Iterator[None]:
-    """Colours for dark pages where asked for; small letters on figures of our own."""
-    from matplotlib import rc_context, style
-
-    colours = style.context("dark_background") if dark else nullcontext()
-    letters = rc_context({"font.size": 9.0}) if ax is None else nullcontext()
-    with colours, letters:
-        yield
-
-
-def _draw(ax: "Axes", reply: Reply) -> None:
-    timings = reply.timings
-    start, first = timings.queued, timings.first_token or timings.queued + timings.prefill
-    if timings.prefill_tps > 0:
-        label = f"prefill {timings.prefill_tps:,.0f} tok/s"
-        ax.bar(start, timings.prefill_tps, max(first - start, 1e-3), align="edge",
-               color="#8c959f", alpha=0.5, label=label)  # fmt: skip
-    seconds, rates = speeds([t.at for t in reply.tokens if not t.forced])
-    label = f"decode {timings.decode_tps:,.0f} tok/s"
-    ax.plot(seconds, rates, color="#d97706", linewidth=1.6, label=label)
-    ax.set_xlabel("seconds")
-    ax.set_ylabel("tokens a second")
-    ax.set_ylim(bottom=0)
-    ax.set_xlim(left=0)
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, loc="best")
-
-
-def _new_axes() -> "Axes":
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    class ShownAxes(Axes):
-        """Axes that a notebook shows as their figure: no pyplot would do it for them."""
-
-        def _repr_png_(self) -> bytes:
-            return png(self)
-
-    figure = Figure(figsize=(6.4, 2.6), layout="constrained", dpi=110)
-    FigureCanvasAgg(figure)
-    axes: Axes = figure.add_subplot(axes_class=ShownAxes)
-    return axes
-
-
-def png(ax: "Axes") -> bytes:
-    """The figure of some Axes as a PNG file."""
-    file = io.BytesIO()
-    figure = ax.get_figure(root=True)
-    assert figure is not None  # Axes that were removed from theirs cannot be shown
-    figure.savefig(file, format="png", facecolor=figure.get_facecolor())
-    return file.getvalue()
 
 
 def details(reply: Reply) -> list[tuple[str, str]]:
@@ -222,23 +142,3 @@ def ledger_text(entries: Sequence[Entry]) -> str:
     if not entries:
         return "no cell has asked a model yet"
     return "\n".join(aligned([HEAD, *rows(entries)], NUMBERS))
-
-
-def plot_ledger(entries: Sequence[Entry], ax: Any = None, dark: bool | None = None) -> Any:
-    """Prefill and decode tok/s of every generation, in the order of the cells. Returns Axes."""
-    with _look(dark, ax):
-        target = _new_axes() if ax is None else ax
-        places = range(len(entries))
-        # What was not measured (a scored text, an answer of one token) is no speed of 0.
-        prefill = [e.prefill_tps or nan for e in entries]
-        decode = [e.decode_tps or nan for e in entries]
-        target.plot(places, prefill, "s", color="#8c959f", label="prefill")
-        target.plot(places, decode, "o", color="#d97706", label="decode")
-        target.set_xticks(list(places), [place(e) for e in entries])
-        target.set_xlabel("cell")
-        target.set_ylabel("tokens a second")
-        target.set_ylim(bottom=0)
-        target.grid(alpha=0.25, linewidth=0.6)
-        target.spines[["top", "right"]].set_visible(False)
-        target.legend(frameon=False, loc="best")
-    return target
