@@ -318,3 +318,13 @@ def test_help_is_light():
 
 def test_lightness_can_fail():
     assert _loaded_by("", "import jinja2") == ["jinja2"]
+
+
+def test_a_reply_finds_its_views_without_the_extension_and_loads_them_on_use():
+    act = (
+        "from llm_magic.chat.reply import Reply\n"
+        "assert 'llm_magic.ui' not in sys.modules\n"
+        "assert Reply('x').prompt_view().plain\n"
+        "assert 'llm_magic.ui.reply_methods' in sys.modules"
+    )
+    assert "matplotlib" not in _loaded_by("", act)

@@ -421,7 +421,7 @@ def test_plots_suit_light_and_dark_pages_without_being_told() -> None:  # F270
 
 
 def test_tokens_below_a_plot_are_no_formulas_and_need_no_other_font(recwarn: Any) -> None:
-    run = tuple(Token(i, t.encode(), -1.0, 1) for i, t in enumerate(("$a", "b$", "東", "😀")))
+    run = tuple(Token(i, t.encode(), -1.0, 1) for i, t in enumerate(("$a", "b$", "東", "🦊")))
     axes = Reply("x", tokens=run).plot("rank")
     axes._repr_png_()
     assert [label.get_text() for label in axes.get_xticklabels()] == ["$a", "b$", "□", "□"]
