@@ -1,7 +1,10 @@
-"""The annotated tree of docs/how-it-works.md: the first sentence of every file, in reading order.
+"""Generated parts of the documentation.
 
-.venv/bin/python docs/tree.py            check, exit 1 if it differs
-.venv/bin/python docs/tree.py --write    write it
+The annotated tree of docs/how-it-works.md (the first sentence of every file, in reading order), and
+the list of docs/decisions/index.md.
+
+.venv/bin/python docs/tree.py            check, exit 1 if one of them differs
+.venv/bin/python docs/tree.py --write    write them
 """
 
 import ast
@@ -14,6 +17,7 @@ from textwrap import shorten
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "how-it-works.md"
+DECISIONS = ROOT / "docs" / "decisions"
 BLOCK = re.compile(r"```text\n(llm_magic/\n.*?)```", re.DOTALL)
 KINDS = {".py", ".c", ".h", ".js", ".css"}
 WIDTH = 24  # column of the annotations
@@ -116,21 +120,42 @@ def _sentence(path: Path) -> str:
     return re.split(r"(?<=\w)\.\s", said, maxsplit=1)[0].rstrip(".")
 
 
-def main(arguments: list[str]) -> int:
-    text = PAGE.read_text(encoding="utf-8")
+def with_tree(text: str) -> str:
+    """The page with the tree of the files in its block."""
     block = BLOCK.search(text)
     if block is None:
-        print("docs/how-it-works.md has no tree: a ```text block that begins with llm_magic/")
-        return 1
-    if block[1] == tree():
-        return 0
-    if "--write" not in arguments:
-        print(
-            "docs/how-it-works.md: the tree is not that of the files (python docs/tree.py --write)"
-        )
-        return 1
-    PAGE.write_text(text[: block.start(1)] + tree() + text[block.end(1) :], encoding="utf-8")
-    return 0
+        raise SystemExit(f"{PAGE.name} has no tree: a ```text block that begins with llm_magic/")
+    return text[: block.start(1)] + tree() + text[block.end(1) :]
+
+
+def decisions() -> str:
+    """The index of the decisions: the title of every page, in the order of their titles."""
+    pages = [path for path in DECISIONS.glob("*.md") if path.name != "index.md"]
+    titles = sorted((path.read_text(encoding="utf-8").split("\n")[0][2:], path) for path in pages)
+    lines = [f"- [{title}]({path.name})" for title, path in titles]
+    head = "# Decisions\n\nWhat was decided, why, and what follows from it: one page each.\n\n"
+    return head + "\n".join(lines) + "\n"
+
+
+def generated() -> dict[Path, str]:
+    """Every page that is generated, whole or in part, and its right text."""
+    return {
+        PAGE: with_tree(PAGE.read_text(encoding="utf-8")),
+        DECISIONS / "index.md": decisions(),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    wrong = 0
+    for path, text in generated().items():
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if "--write" in arguments:
+            path.write_text(text, encoding="utf-8")
+        else:
+            print(f"docs/{path.name} is not that of the files (python docs/tree.py --write)")
+            wrong = 1
+    return wrong
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
-"""Ground rules of the repository: what is tracked, what the README claims, what a wheel holds."""
+"""Ground rules of the repository: what is tracked, how large it is, what a wheel holds."""
 
-import importlib
 import json
 import re
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-import llm_magic
-from llm_magic.ui.magics.cell import LLMMagics
-
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = {".npz", ".png", ".gguf", ".ico"}
+SOURCES = {".py", ".js", ".css", ".c", ".h"}
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # Written as patterns that do not match their own source.
@@ -79,64 +77,14 @@ def test_scripts_are_executable_and_parse(name):
     subprocess.run([shell, "-n", path], check=True)
 
 
-# ----------------------------------------------------------------------------- documents
+# ----------------------------------------------------------------------------- size
 
 
-def test_readme_tree_is_that_of_the_files():
-    ran = subprocess.run(
-        [sys.executable, ROOT / "docs" / "tree.py"], capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def test_a_new_file_or_a_new_sentence_changes_the_tree(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    tree = importlib.import_module("tree")
-    package = tmp_path / "llm_magic"
-    (package / "engine" / "c").mkdir(parents=True)
-    (package / "__init__.py").write_text('"""The package. More."""')
-    (package / "b.py").write_text('"""Second:\nin words.\n\nMore."""')
-    (package / "events.py").write_text('"""First."""')
-    (package / "engine" / "__init__.py").write_text('"""Runs."""')
-    (package / "engine" / "x.c").write_text("/* What x\n * does. And more. */\nint x;")
-    lines = [" ".join(line.split()) for line in tree._lines(package, "", 1)]
-    assert lines == [
-        "__init__.py The package",
-        "events.py First",
-        "engine/ Runs",
-        "x.c What x does",
-        "b.py Second: in words",
-    ]
-
-
-def test_readme_commands_and_links_exist():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for job in re.findall(r"\./dev (\w+)", text):
-        assert re.search(rf"^{job}\b.*\)", (ROOT / "dev").read_text(), re.MULTILINE), job
-    shown = re.findall(r' (?:src|srcset)="([^"]+)"', text)
-    for target in [*shown, *re.findall(r"\]\((?!https?:|#)([^)#]+)", text)]:
-        assert (ROOT / target).exists(), target
-    assert {ROOT / name for name in shown} == set((ROOT / "docs" / "images").iterdir())
-
-
-def test_contributing_names_files_that_exist():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = re.findall(r"`((?:llm_magic|tests|docs|notebooks)/[\w/.]+)`", text)
-    assert len(named) > 8
-    assert not [name for name in named if not (ROOT / name).exists()]
-
-
-def test_readme_lists_every_option_of_a_cell():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = "".join(line for line in text.splitlines() if line.startswith("| `"))
-    options = [action.option_strings for action in LLMMagics.cell.parser._actions]
-    assert len(options) > 25
-    assert not [o for o in options if not re.search(rf"`(?:{'|'.join(o)})\b", table)]
-
-
-def test_changelog_has_this_version():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.search(rf"^## {re.escape(llm_magic.__version__)}\b", text, re.MULTILINE)
+def test_no_folder_has_more_than_thirty_modules_scripts_and_styles():
+    counts = Counter(p.parent for p in (ROOT / "llm_magic").rglob("*") if p.suffix in SOURCES)
+    large = {str(f.relative_to(ROOT)): n for f, n in counts.items() if n > 30}
+    assert len(counts) > 15
+    assert not large
 
 
 # ----------------------------------------------------------------------------- notebooks
