@@ -12,23 +12,18 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from .chat.constraints import kinds
 from .chat.interrupts import immediate
 from .chat.reply import Fold, Reply
-from .chat.schema import as_schema
 from .chat.stream import drained, interruptible, reply_of
 from .chat.tools.definition import as_tools
 from .errors import Interrupted, RequestError
 from .events import (
     CallDelta,
-    Choices,
-    Constraint,
     Delta,
-    Grammar,
     Message,
     Piece,
-    Regex,
     Sampling,
-    Schema,
     ToolSpec,
     as_messages,
 )
@@ -46,7 +41,6 @@ PromptLike = str | Sequence[int] | Sequence[Message | Mapping[str, Any]]
 COMPLETE = Sampling(temperature=0.0, max_tokens=256)
 CHAT = Sampling(temperature=0.7, max_tokens=256)
 
-_CONSTRAINTS = ("schema", "regex", "choices", "grammar")
 _REQUEST = frozenset(
     {
         *("tools", "tool_choice", "logprobs", "echo", "suffix", "thinking", "template_kwargs"),
@@ -57,7 +51,7 @@ _REQUEST = frozenset(
 
 def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any]) -> Request:
     """A Request from keyword options. RequestError names an unknown option and near spellings."""
-    known = [*sorted(FIELDS.keys() | _REQUEST), *_CONSTRAINTS]
+    known = [*sorted(FIELDS.keys() | _REQUEST), *kinds.names()]
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3)
@@ -75,26 +69,8 @@ def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any])
         if not isinstance(number, int) or number < 0:
             raise RequestError(f"logprobs is {logprobs!r}; it must be a whole number, 0 or more")
         others["logprobs"] = number
-    return Request(prompt, sampling.over(default), constraint=_constraint(options), **others)
-
-
-def _constraint(options: Mapping[str, Any]) -> Constraint | None:
-    given = [name for name in _CONSTRAINTS if options.get(name) is not None]
-    if len(given) > 1:
-        raise RequestError(f"{' and '.join(given)} cannot be used together; choose one")
-    if not given:
-        return None
-    value = options[given[0]]
-    match given[0]:
-        case "schema":
-            plain = isinstance(value, Mapping | bool)
-            return Schema(as_schema(value), None if plain else value)
-        case "regex":
-            return Regex(value)
-        case "choices":
-            return Choices(tuple(value))
-        case _:
-            return Grammar(value)
+    constraint = kinds.constraint_of(options)
+    return Request(prompt, sampling.over(default), constraint=constraint, **others)
 
 
 def _tool_choice(choice: Any, tools: Sequence[ToolSpec]) -> str:

@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import json
 import math
 import pathlib
 import re
@@ -21,7 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from ..errors import SchemaError
-from ..events import Choices, Constraint, Grammar, Regex, Schema
+from ..events import Constraint, Schema
+from ..utf8 import whole
 from .parsing.markup.values import loads
 
 _BASIC: dict[Any, dict[str, Any]] = {
@@ -76,22 +76,83 @@ _LIMITS = {
 _SIZES = {"min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems")}
 
 
-def as_schema(schema: Any) -> Any:
-    """A JSON schema from a dict, a bool, or a type that `type_schema` knows.
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-    SchemaError for anything else, and for a dict that is no valid JSON schema, see `draft_of`.
+MAX_LEVELS = 64  # of nesting, objects and arrays counted; pydantic's schemas have about 10
+MAX_VALUES = 200_000  # in one schema
+
+
+def as_schema(schema: object) -> Any:
+    """A JSON schema from a mapping, a bool, or a type that `type_schema` knows.
+
+    Args:
+        schema: a schema in any draft from 4 on, or a Python type.
+
+    Returns:
+        The schema in plain lists and dictionaries, which share nothing with the argument.
+
+    Raises:
+        SchemaError: the value is neither, is no valid JSON schema, or is nested too deeply.
+
+    >>> as_schema({"enum": range(3)})
+    {'enum': [0, 1, 2]}
+    >>> as_schema(bool)
+    {'type': 'boolean'}
     """
     if isinstance(schema, bool):
         return schema
-    if not isinstance(schema, Mapping):
-        schema = type_schema(schema)
     try:
-        text = json.dumps(schema, allow_nan=False)
-    except (TypeError, ValueError) as e:
-        raise SchemaError(f"the schema is not JSON: {e}") from None
-    schema = json.loads(text)
-    draft_of(schema)
-    return schema
+        if not isinstance(schema, Mapping):
+            schema = type_schema(schema)
+        plain = _Plain().value(schema, 0)
+        draft_of(plain)
+    except RecursionError:
+        raise _too_deep() from None
+    return plain
+
+
+def _too_deep() -> SchemaError:
+    return SchemaError(f"the schema is nested more than {MAX_LEVELS} levels deep")
+
+
+class _Plain:
+    """Copies a schema into JSON's own types and counts what it holds."""
+
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+
+    def value(self, value: object, level: int) -> Json:
+        self._left -= 1
+        if self._left < 0:
+            raise SchemaError(f"the schema holds more than {MAX_VALUES:,} values")
+        if level > MAX_LEVELS:
+            raise _too_deep()
+        match value:
+            case enum.Enum():
+                return self.value(value.value, level)
+            case None | bool():
+                return value
+            case str():
+                return whole(value)
+            case int():
+                return int(value)
+            case float():
+                if not math.isfinite(value):
+                    raise SchemaError(f"the schema is not JSON: it holds {value!r}")
+                return float(value)
+            case Mapping():
+                return {self._key(k): self.value(v, level + 1) for k, v in value.items()}
+            case list() | tuple() | range():
+                return [self.value(item, level + 1) for item in value]
+        if callable(item := getattr(value, "item", None)):  # a NumPy scalar
+            return self.value(item(), level + 1)
+        raise SchemaError(f"the schema is not JSON: it holds {value!r:.200}")
+
+    @staticmethod
+    def _key(key: object) -> str:
+        if not isinstance(key, str):
+            raise SchemaError(f"the schema is not JSON: the key {key!r:.200} is no text")
+        return whole(key)
 
 
 def draft_of(schema: Any) -> Any:
@@ -362,25 +423,29 @@ def _limits(item: Any, array: bool) -> dict[str, Any]:
 # ----------------------------------------------------------------------------- JSON -> values
 
 
-def parse(constraint: Constraint, text: str) -> Any:
-    """The Python value of constrained text.
+def loads_as(constraint: Constraint, text: str) -> object:
+    """The Python value of an answer that a schema has constrained.
 
-    JSON's value for a schema (an instance of the type that was given as schema), the text for a
-    regex, choice or grammar. ValueError when the text is not a whole JSON value; SchemaError when
-    the type refuses it (validators of its own).
+    Args:
+        constraint: the schema, with the type that it was made from, if there was one.
+        text: the whole answer.
+
+    Raises:
+        ValueError: the text is not a whole JSON value.
+        SchemaError: a validator of the type refuses the value.
+
+    >>> loads_as(Schema({"type": "array"}), "[1, 2]")
+    [1, 2]
     """
-    match constraint:
-        case Schema(cls=hint):
-            value = loads(text)
-            if hint is None:
-                return value
-            try:
-                return from_json(hint, value)
-            except Exception as e:  # validators are the user's code
-                name = getattr(hint, "__name__", hint)
-                raise SchemaError(f"the answer fits the schema, but {name} refuses it: {e}") from e
-        case Regex() | Choices() | Grammar():
-            return text
+    value = loads(text)
+    hint = constraint.cls if isinstance(constraint, Schema) else None
+    if hint is None:
+        return value
+    try:
+        return from_json(hint, value)
+    except Exception as e:  # validators are the user's code
+        name = getattr(hint, "__name__", hint)
+        raise SchemaError(f"the answer fits the schema, but {name} refuses it: {e}") from e
 
 
 def from_json(hint: Any, value: Any) -> Any:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..chat.constraints.kinds import parse as read_value
 from ..chat.exchanges import exchanges, shortened
 from ..chat.parsing.router import Router
 from ..chat.reply import Fold
-from ..chat.schema import parse as read_value
 from ..chat.stream import TokenStream
 from ..errors import ContextOverflowError, RequestError, UnsupportedError
 from ..events import Constraint, Delta, Message, Piece, Progress, Sampling, Token, Top

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..chat.constraints.kinds import parse
 from ..chat.parsing.router import Router
 from ..chat.parsing.syntax import ReasoningTags, Syntax
 from ..chat.reply import Fold
-from ..chat.schema import parse
 from ..chat.stream import TokenStream
 from ..errors import RequestError, UnsupportedError
 from ..events import Finish, Message, Piece, Prefill, Timings, Token, Top, Usage

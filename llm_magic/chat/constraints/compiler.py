@@ -10,7 +10,7 @@ SchemaError before anything is generated.
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import llguidance
@@ -22,11 +22,15 @@ from llm_magic.events import Choices, Constraint, Grammar, Regex, Schema, ToolSp
 
 from ..parsing.syntax import ReasoningTags, Syntax
 from ..schema import as_schema
+from . import kinds
 from .gbnf import as_lark
 from .guides import Late, Mask, NoCalls, Openers, Tags, Vocabulary
 from .narrow import narrowed
+from .narrow.numbers import beyond
+from .narrow.words import size_fault
 from .tool_calls import call_grammar
 
+MAX_CHOICES = 2_000_000  # characters of all choices
 # At most this much white space between two JSON tokens: with any amount allowed, a model may spin
 # on newlines until its budget is gone. Indentation eight levels deep still fits.
 JSON_SPACE = r"[ \n\t]{0,20}"
@@ -102,9 +106,14 @@ class Constrainer:
     def grammar_guide(self, grammar: str) -> "Matcher":
         """A fresh Guide for a grammar in llguidance's own form."""
         matcher = llguidance.LLMatcher(self.table, grammar, log_level=0)
+        guide = Matcher(matcher, self.vocabulary)
+        if not matcher.is_error():
+            empty = not guide.first_mask().any() and not guide.complete
+            if empty and not matcher.is_error():
+                raise SchemaError("no answer is possible: nothing is allowed at its start")
         if matcher.is_error():
             raise SchemaError(_sentence(matcher.get_error()))
-        return Matcher(matcher, self.vocabulary)
+        return guide
 
     def late(self, guide: "Matcher", tags: ReasoningTags, opened: bool) -> Late:
         """The guide behind free reasoning; see Late."""
@@ -137,6 +146,11 @@ class Matcher:
         """What was accepted so far is a whole sentence of the constraint."""
         return bool(self._matcher.is_accepting())
 
+    def first_mask(self) -> Mask:
+        """The mask at the start, without a look at whether the compiler has failed."""
+        self._matcher.unsafe_compute_mask_ptr(*self._where)
+        return self._bits
+
     def mask(self) -> Mask:
         self._matcher.unsafe_compute_mask_ptr(*self._where)
         self._check()
@@ -160,21 +174,23 @@ class Matcher:
 
 
 def grammar_of(constraint: Constraint) -> str:
-    """The constraint in llguidance's form. SchemaError for what can be seen to be wrong already."""
-    match constraint:
-        case Schema(schema):
-            return schema_grammar(schema)
-        case Regex(pattern):
-            return _regex(pattern)
-        case Choices(options):
-            return _choices(options)
-        case Grammar(text):
-            return str(llguidance.LLMatcher.grammar_from_lark(as_lark(text)))
+    """The constraint in the form that llguidance compiles.
+
+    Raises:
+        SchemaError: it can be seen already that the constraint is wrong, or too large or too deep
+            for the compiler, which recurses on the native stack.
+    """
+    return GRAMMARS[type(constraint)](constraint)
 
 
-def schema_grammar(schema: Any) -> str:
-    """A JSON schema (dict, bool, type, dataclass, pydantic model) as a grammar."""
-    return _json_grammar(narrowed(as_schema(schema)))
+def schema_grammar(schema: object) -> str:
+    """A JSON schema, or a type that has one, as a grammar."""
+    narrow = narrowed(as_schema(schema), large=True)
+    values = narrow.get("enum", ())
+    if any(True for value in values for _ in beyond(value)):
+        # Only text holds these numbers exactly: the values are written out as they will be.
+        return choices_grammar([json.dumps(value, ensure_ascii=False) for value in values])
+    return _json_grammar(narrow)
 
 
 def _json_grammar(schema: Mapping[str, Any]) -> str:
@@ -183,29 +199,47 @@ def _json_grammar(schema: Mapping[str, Any]) -> str:
         "whitespace_flexible": True,
         "json_allow_general_unicode_escapes": True,
     }
-    return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), options))
+    try:
+        return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), options))
+    except ValueError as e:
+        raise SchemaError(f"the schema cannot be read by the compiler: {e}") from None
 
 
-def _regex(pattern: str) -> str:
-    if not isinstance(pattern, str) or not pattern:
-        raise SchemaError("the regular expression is empty")
-    # The whole output must match: anchors at the ends say what is so anyway.
+def regex_grammar(pattern: str) -> str:
+    """A regular expression as a grammar. The whole output must match: anchors at its ends are left
+    out, since they say what is so anyway."""
     body = pattern.removeprefix("^")
     if body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2:
         body = body[:-1]
+    if fault := size_fault(body):
+        raise SchemaError(f"the regular expression cannot be used: {fault}")
     return str(llguidance.LLMatcher.grammar_from_regex(body))
 
 
-def _choices(options: Sequence[str]) -> str:
-    if not options or not all(isinstance(o, str) and o for o in options):
-        raise SchemaError("choices must be one or more texts, none of them empty")
+def choices_grammar(options: Sequence[str]) -> str:
+    """Texts as a grammar."""
+    if sum(map(len, options)) > MAX_CHOICES:
+        raise SchemaError(f"the choices are longer than {MAX_CHOICES:,} characters in all")
     return str(llguidance.LLMatcher.grammar_from_regex("|".join(map(_literal, options))))
+
+
+def lark_grammar(text: str) -> str:
+    """A grammar in Lark, as llguidance has it, in the form that it compiles."""
+    return str(llguidance.LLMatcher.grammar_from_lark(text))
 
 
 def _literal(text: str) -> str:
     """A regular expression for a text, in the syntax that Rust's regex crate reads."""
     return "".join(c if c.isalnum() or not c.isascii() else f"\\x{ord(c):02x}" for c in text)
 
+
+# A row for each kind of constraint; see kinds.KINDS for the other columns.
+GRAMMARS: dict[type[Constraint], Callable[[Any], str]] = {
+    Schema: lambda given: schema_grammar(given.schema),
+    Regex: lambda given: regex_grammar(kinds.regex(given.pattern).pattern),
+    Choices: lambda given: choices_grammar(kinds.choices(given.options).options),
+    Grammar: lambda given: lark_grammar(as_lark(kinds.grammar(given.text).text)),
+}
 
 # ----------------------------------------------------------------------------- errors
 
@@ -221,7 +255,7 @@ def _located(error: SchemaError, constraint: Constraint) -> SchemaError:
     """The error with the place in the schema, which the grammar compiler does not tell."""
     if error.path or not isinstance(constraint, Schema):
         return SchemaError(f"the constraint cannot be used: {error}", error.path)
-    path = _culprit(narrowed(as_schema(constraint.schema)))
+    path = _culprit(narrowed(as_schema(constraint.schema), large=True))
     return SchemaError(f"the constraint cannot be used at {path}: {error}", path)
 
 

@@ -18,6 +18,9 @@ from itertools import combinations, permutations
 
 from llm_magic.errors import SchemaError
 
+from .lark import checked
+from .limits import MAX_BRACKETS, MAX_COUNT, MAX_GRAMMAR
+
 _LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*(?:\[[^\]]*\]\s*)?:(?!:=))")
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t]+|\#[^\n]*)
@@ -37,9 +40,13 @@ _CONTROL = {"n": "\n", "r": "\r", "t": "\t"}
 
 def as_lark(text: str) -> str:
     """A Lark grammar from Lark or GBNF. SchemaError when it is empty or cannot be read."""
-    if not isinstance(text, str) or not text.strip():
+    if not text.strip():
         raise SchemaError("the grammar is empty")
-    return text if _LARK.search(text) else _Gbnf(text).lark()
+    if len(text) > MAX_GRAMMAR:
+        raise SchemaError(f"the grammar is longer than {MAX_GRAMMAR:,} characters")
+    if _LARK.search(text):
+        return checked(text)
+    return _Gbnf(text).lark()
 
 
 Chars = tuple[tuple[int, int], ...]  # ranges of code points, both ends included, sorted
@@ -63,6 +70,30 @@ class _Node:
         for part in self.parts:
             yield from part.walk()
 
+    def ends(self, ending: set[str]) -> bool:
+        """Whether this has a finite sentence, given the rules that are known to have one."""
+        match self.kind:
+            case "name":
+                return self.value in ending
+            case "chars":
+                return bool(self.chars)
+            case "choice":
+                return any(part.ends(ending) for part in self.parts)
+            case "repeat":
+                return self.least() == 0 or self.parts[0].ends(ending)
+        return all(part.ends(ending) for part in self.parts)
+
+    def count(self) -> int:
+        """How many copies the repetitions inside make of a part, at most."""
+        inside = max((part.count() for part in self.parts), default=1)
+        counts = re.findall(r"\d+", self.value) if self.kind == "repeat" else []
+        return inside * max([1, *map(int, counts)])
+
+    def least(self) -> int:
+        """The smallest count of a repetition."""
+        count = re.match(r"\{(\d+)", self.value)
+        return int(count[1]) if count else int(self.value == "+")
+
     def names(self) -> set[str]:
         return {node.value for node in self.walk() if node.kind == "name"}
 
@@ -74,6 +105,7 @@ class _Gbnf:
         self._text = text
         self._tokens = self._split()
         self._at = 0
+        self._depth = 0
         self.rules: dict[str, _Node] = {}
         while self._peek() != "end":
             self._rule()
@@ -85,6 +117,8 @@ class _Gbnf:
                     raise SchemaError(
                         f"the grammar's rule {name!r} refers to {other!r}, which is missing"
                     )
+        self._check_counts()
+        self._check_ends()
 
     # ------------------------------------------------------------------ reading
 
@@ -140,6 +174,8 @@ class _Gbnf:
         parts: list[_Node] = []
         while (item := self._item()) is not None:
             suffix = self._suffix()
+            if re.fullmatch(r"\{0+(,0+)?\}", suffix):
+                continue  # none of it
             parts.append(_Node("repeat", suffix, [item]) if suffix else item)
         return parts[0] if len(parts) == 1 else _Node("sequence", parts=parts)
 
@@ -159,18 +195,55 @@ class _Gbnf:
                 self._at += 1
                 return _Node("chars", chars=EVERY)
             case "mark" if self._is("("):
+                if self._depth == MAX_BRACKETS:
+                    raise SchemaError(
+                        f"the grammar's brackets are nested more than {MAX_BRACKETS} deep"
+                    )
                 self._at += 1
+                self._depth += 1
                 inner = self._choice()
+                self._depth -= 1
                 self._take("mark", ")")
                 return inner
         return None
 
     def _suffix(self) -> str:
         if self._peek() == "count":
-            return re.sub(r"\s", "", self._take("count"))
+            suffix = re.sub(r"\s", "", self._take("count"))
+            low, *rest = suffix[1:-1].split(",")
+            high = rest[0] if rest and rest[0] else low
+            if max(len(low), len(high)) > 9 or max(int(low), int(high)) > MAX_COUNT:
+                raise SchemaError(f"the grammar repeats {suffix}; at most {MAX_COUNT:,} is read")
+            if int(high) < int(low):
+                raise SchemaError(f"the grammar repeats {suffix}, which is no range")
+            return suffix
         if any(map(self._is, "*+?")):
             return self._take("mark")
         return ""
+
+    def _check_counts(self) -> None:
+        """Repetitions inside repetitions multiply."""
+        for name, rule in self.rules.items():
+            if rule.count() > MAX_COUNT:
+                raise SchemaError(
+                    f"the grammar's rule {name!r} repeats its parts more than {MAX_COUNT:,} times"
+                )
+
+    def _check_ends(self) -> None:
+        """Every rule that `root` reaches must have a finite sentence."""
+        ending: set[str] = set()
+        while more := {n for n, r in self.rules.items() if n not in ending and r.ends(ending)}:
+            ending |= more
+        reached, new = set[str](), {"root"}
+        while new:
+            reached |= new
+            new = {name for rule in new for name in self.rules[rule].names()} - reached
+        for name in self.rules:
+            if name in reached and name not in ending:
+                raise SchemaError(
+                    f"the grammar's rule {name!r} never ends: each of its alternatives contains the"
+                    " rule again; add one that does not"
+                )
 
     # ------------------------------------------------------------------ writing
 
@@ -256,6 +329,8 @@ def _class(body: str) -> Chars:
         if letters and not letters[0]:
             high = letters[1]
             del letters[:2]
+        if high < low:
+            raise SchemaError(f"the grammar's class [{body}] has a range that goes backwards")
         ranges.append((ord(low), ord(high)))
     merged = _merged(ranges)
     return _complement(merged) if negated else merged
@@ -344,8 +419,7 @@ class _Lexemes:
                 inner = self._shape(node.parts[0])
                 if node.value == "?":
                     return _Shape(True, inner.first, inner.all, inner.more)
-                low = int((re.match(r"\{(\d+)", node.value) or ["", "1"])[1])
-                empty = inner.empty or node.value == "*" or low == 0
+                empty = inner.empty or node.least() == 0
                 more = _merged((*inner.more, *inner.first))
                 return _Shape(empty, inner.first, inner.all, more)
             case "sequence":

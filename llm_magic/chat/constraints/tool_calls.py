@@ -17,6 +17,7 @@ from llm_magic.events import Choices, Constraint, Regex, Schema, ToolSpec
 from ..parsing.syntax import SYNTAXES, Syntax
 from ..schema import as_schema
 from .narrow import narrowed
+from .narrow.numbers import beyond
 
 # As models write calls themselves: at most a little white space between JSON tokens.
 CALL_SPACE = r"[ \n]{0,8}"
@@ -69,7 +70,11 @@ class _Rules:
         options["json_allow_general_unicode_escapes"] = escapes is None
         if escapes:
             options["json_allowed_escapes"] = escapes
-        return self.add("%json " + json.dumps({**narrowed(schema), "x-guidance": options}))
+        narrow = narrowed(schema, large=True)
+        values = narrow.get("enum", ())
+        if any(True for value in values for _ in beyond(value)):  # only text holds these exactly
+            return self.add(" | ".join(json.dumps(json.dumps(v)) for v in values))
+        return self.add("%json " + json.dumps({**narrow, "x-guidance": options}))
 
     def text(self, *parts: str) -> str:
         """Literal text; spellings of control tokens are those tokens."""

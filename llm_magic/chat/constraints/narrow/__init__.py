@@ -18,37 +18,59 @@ is a SchemaError with the path. The rules, beyond what each function says:
 """
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+import jsonschema
 import jsonschema_specifications  # type: ignore[import-untyped]
 import referencing.exceptions
 import referencing.jsonschema
 from referencing import Resource
+from referencing.exceptions import Unresolvable
 
 from llm_magic.chat.schema import draft_of, pointer
 from llm_magic.errors import SchemaError
 
+from .finite import pruned
+from .numbers import beyond
 from .part import Part
-from .words import ANNOTATIONS, ANY, ANY_NAME, ANY_REF, KEYWORDS, OURS, Node
+from .words import ANNOTATIONS, ANY, ANY_NAME, ANY_REF, KEYWORDS, OURS, Node, matches, pattern_fault
 
 _STANDARD: Any = jsonschema_specifications.REGISTRY
 
 
-def narrowed(schema: Any) -> Node:
-    """The schema for the grammar compiler. SchemaError with the path of what cannot be used.
+def narrowed(schema: Any, large: bool = False) -> Node:
+    """The schema for the grammar compiler.
 
-    Each part carries the path of the part that it stands for as "$comment".
+    Args:
+        schema: a valid JSON schema.
+        large: a whole schema that lists values may list numbers that the compiler does not hold
+            exactly: the caller writes them as text.
+
+    Returns:
+        A schema in which each part carries the path of the part that it stands for as "$comment".
+
+    Raises:
+        SchemaError: with the path of what cannot be used.
+
+    >>> narrowed({"type": "boolean", "title": "on or off"})
+    {'type': 'boolean', '$comment': '#'}
     """
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
-    job = Narrowing(schema)
-    out = job.node(schema, (), job.resolver, alone=True)
-    if out is False:
-        raise SchemaError("no value is valid under the schema at #", "#")
-    if job.defs:
-        out = {**out, "$defs": job.defs}
-    return cast(Node, out)
+    try:
+        job = Narrowing(schema, large)
+        out = job.node(schema, (), job.resolver, alone=True)
+        if out is False:
+            raise SchemaError("no value is valid under the schema at #", "#")
+        if out is True:
+            out = job.any(alone=True)
+        if job.defs:
+            out = {**out, "$defs": job.defs}
+        return pruned(cast(Node, out))
+    except RecursionError:
+        raise SchemaError("the schema is nested too deeply") from None
 
 
 class Narrowing:
@@ -57,8 +79,8 @@ class Narrowing:
     `alone`: nothing else applies to the same value, so that closing an object hides nothing.
     """
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self.root = root
+    def __init__(self, root: Mapping[str, Any], large: bool) -> None:
+        self.root, self._large = root, large
         self.defs: Node = {}
         self._names: dict[tuple[int, bool], str] = {}
         self._keep: list[Any] = []  # objects whose id() is a key above must live on
@@ -67,7 +89,9 @@ class Narrowing:
         resource = Resource.from_contents(root, default_specification=specification)
         registry: Any = _STANDARD.with_resource(resource.id() or "", resource)
         self.resolver: Any = registry.resolver_with_root(resource)
-        self.validator: Any = draft(root, registry=registry)
+        checks = {"pattern": _check_pattern}
+        extended = jsonschema.validators.extend(draft, checks)
+        self.validator: Any = extended(root, registry=registry)
         self._specification = specification
 
     # ------------------------------------------------------------------ one part
@@ -112,12 +136,29 @@ class Narrowing:
 
     def _enumeration(self, schema: Node, path: tuple[Any, ...]) -> Any:
         """The listed values that the rest of the part allows; the rest is then of no use."""
-        values = schema.get("enum", [schema.get("const")])
-        check = self.validator.evolve(schema=schema)
-        valid = [v for v in values if check.is_valid(v)]
+        key = "enum" if "enum" in schema else "const"
+        values = schema["enum"] if key == "enum" else [schema["const"]]
+        rest = {k: v for k, v in schema.items() if k != key and k not in ANNOTATIONS}
+        valid = [v for v in values if self.valid(rest, v, path)] if rest else values
         if not valid:
             return False
+        large = next((n for v in valid for n in beyond(v)), None)
+        if large is not None and (path or not self._large):
+            where = pointer((*path, key))
+            raise SchemaError(
+                f"{large} at {where} is beyond 2^53, which cannot be written exactly inside a"
+                " schema; use a text with the same digits",
+                where,
+            )
         return {"enum": valid, "$comment": pointer(path)}
+
+    def valid(self, schema: Any, value: Any, path: tuple[Any, ...]) -> bool:
+        """Whether a value is valid under a part of the schema."""
+        try:
+            return bool(self.validator.evolve(schema=schema).is_valid(value))
+        except (re.error, OverflowError, RecursionError, Unresolvable) as e:
+            where = pointer(path)
+            raise SchemaError(f"the values at {where} cannot be checked: {e}", where) from None
 
     def _check_keywords(self, schema: Mapping[str, Any], path: tuple[Any, ...]) -> None:
         for key in schema:
@@ -135,3 +176,11 @@ def _specification(draft: Any) -> Any:
     """How references work in a draft."""
     name = str(draft.META_SCHEMA.get("$schema", "")).rstrip("#")
     return referencing.jsonschema.specification_with(name)
+
+
+def _check_pattern(
+    validator: Any, pattern: str, instance: Any, schema: Any
+) -> Iterator[jsonschema.ValidationError]:
+    """The keyword `pattern` as the compiler reads it: `re` lacks \\p{L}, and may take for ever."""
+    if isinstance(instance, str) and (pattern_fault(pattern) or not matches(pattern, instance)):
+        yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")

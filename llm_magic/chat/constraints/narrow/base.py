@@ -19,7 +19,8 @@ class Work(Protocol):
     """The work on one schema, as its parts see it; see Narrowing."""
 
     defs: Node
-    validator: Any
+
+    def valid(self, schema: Any, value: Any, path: tuple[Any, ...]) -> bool: ...
 
     def node(self, schema: Any, path: tuple[Any, ...], resolver: Any, alone: bool) -> Any: ...
 
@@ -73,7 +74,7 @@ class Base:
         return schema
 
     def _valid(self, schema: Any, value: Any) -> bool:
-        return bool(self.job.validator.evolve(schema=schema).is_valid(value))
+        return self.job.valid(schema, value, self.path)
 
     def _values(self, schema: Any) -> list[Any] | None:
         if not isinstance(schema, Mapping):

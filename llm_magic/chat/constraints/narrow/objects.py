@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .base import Base
-from .words import ANNOTATIONS, OBJECT, OPEN, Node, pattern_fault
+from .words import ANNOTATIONS, OBJECT, OPEN, Node, matches, only_matches, pattern_fault
 
 
 class Objects(Base):
@@ -34,6 +34,7 @@ class Objects(Base):
         for key in patterns:
             if fault := pattern_fault(key):
                 raise self.refuse(f"patternProperties/{key}", fault)
+        self._absorb(properties, patterns)
         others = self._others(properties, bool(patterns))
         if "propertyNames" in given:
             properties, patterns, others = self._names(properties, patterns, others)
@@ -46,6 +47,17 @@ class Objects(Base):
             out["patternProperties"] = patterns
         out["additionalProperties"] = others
         self._sizes()
+
+    def _absorb(self, properties: Node, patterns: Node) -> None:
+        """Drop patterns that only listed names match: after those names the compiler would wait for
+        one more, and there is none."""
+        for key in list(patterns) if properties else ():
+            if only_matches(key, properties):
+                part = patterns.pop(key)
+                for name in properties:
+                    if matches(key, name):
+                        both = [properties[name], part]
+                        properties[name] = False if False in both else {"allOf": both}
 
     def _others(self, properties: Node, patterned: bool) -> Any:
         """What properties that are not listed may be."""

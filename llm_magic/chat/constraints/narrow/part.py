@@ -11,7 +11,8 @@ from llm_magic.chat.schema import pointer
 
 from .arrays import Arrays
 from .base import Work
-from .negate import excluded, negated
+from .negate import TYPES, excluded, negated
+from .numbers import EDGE, NUMERIC, float_limits, is_small, whole_limits
 from .objects import Objects
 from .words import (
     ANY_REF,
@@ -19,10 +20,9 @@ from .words import (
     IN_PLACE,
     KEYWORDS,
     LARGE,
+    MAX_MULTIPLE,
     NATIVE,
     PATTERNS,
-    SAFE,
-    STEP,
     Node,
     any_of,
     pattern_fault,
@@ -84,22 +84,31 @@ class Part(Arrays, Objects):
                     self.given[exclusive] = self.given.pop(limit)
 
     def _numbers(self) -> None:
-        """No exponents and no endless digits: limits where the schema has none."""
-        types = self.out.get("type")
-        kinds = {types} if isinstance(types, str) else set(types or ())
-        if not kinds & {"number", "integer"}:
+        """Limits that the compiler holds exactly, where the schema has none or wider ones: it reads
+        every number as a float of 64 bits. No exponents, and no endless digits."""
+        types = self.out.get("type", TYPES)
+        kinds = {types} if isinstance(types, str) else set(types)
+        given = {key: self.out.pop(key) for key in NUMERIC if key in self.out}
+        if not kinds & {"number", "integer"} or not (given or "type" in self.out):
             return
-        whole = "number" not in kinds
-        most = SAFE if whole else LARGE
-        low = self.out.get("minimum", self.out.get("exclusiveMinimum"))
-        high = self.out.get("maximum", self.out.get("exclusiveMaximum"))
-        if low is None and (high is None or high > -most):
-            self.out["minimum"] = -most
-        if high is None and (low is None or low < most):
-            self.out["maximum"] = most
-        wide = low is None or high is None or high - low >= 1e6 * STEP
-        if not whole and wide and "multipleOf" not in self.out:
-            self.out["multipleOf"] = STEP
+        limits = whole_limits(given) if "number" not in kinds else float_limits(given)
+        if limits is None:
+            for key in NUMERIC[:4]:
+                if abs(given.get(key, 0)) > EDGE and "number" not in kinds:
+                    raise self.refuse(key, "whole numbers beyond 2^63 are not written")
+                if abs(given.get(key, 0)) > LARGE and "number" in kinds:
+                    raise self.refuse(key, f"numbers beyond {LARGE:g} are not written")
+            left = [t for t in TYPES if t in kinds and t not in ("number", "integer")]
+            if left:
+                self.out["type"] = left
+            else:  # the compiler finds that there is none, and the error names this place
+                self.out |= {"minimum": 1, "maximum": 0}
+            return
+        if "multipleOf" in given and not is_small(given["multipleOf"]):
+            raise self.refuse("multipleOf", f"more than {MAX_MULTIPLE:,} steps up to a whole one")
+        self.out |= limits
+        if "multipleOf" in given:
+            self.out["multipleOf"] = given["multipleOf"]
 
     def _strings(self) -> None:
         pattern, name = self.given.get("pattern"), self.given.get("format")

@@ -4,10 +4,13 @@ Comes in: nothing. Goes out: constants, and small questions about schemas. It mu
 schema at work.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import llguidance
+
+from .negate import other_than
 
 Node = dict[str, Any]
 
@@ -48,9 +51,23 @@ COPIED = (
     *("maxLength", "minLength", "maxItems", "minItems", "required"),
 )
 
-NATIVE = words("date-time time date duration email hostname ipv4 ipv6 uuid uri")
-# Formats of the standard that llguidance lacks: a plain part of each.
+NATIVE = words("duration email hostname ipv4 ipv6 uuid uri")
+# Dates that exist (in the years 1 to 9999) and times that Python's datetime reads: no second 60, no
+# lower-case t and z, at most six decimals.
+_YEAR = "(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_DAY = (
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    "|02-(0[1-9]|1[0-9]|2[0-8]))"
+)
+_LEAP = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
+_DATE = f"({_YEAR}-{_DAY}|{_LEAP})"
+_HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_HOUR}:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-]{_HOUR})"
+# Formats that llguidance lacks, or knows in a wider form than readers take: a plain part of each.
 PATTERNS = {
+    "date": {"pattern": f"^{_DATE}$"},
+    "time": {"pattern": f"^{_TIME}$"},
+    "date-time": {"pattern": f"^{_DATE}T{_TIME}$"},
     "idn-email": {"format": "email"},
     "idn-hostname": {"format": "hostname"},
     "iri": {"format": "uri"},
@@ -77,6 +94,10 @@ ANY: Node = {
         {"type": "object", "additionalProperties": ANY_REF},
     ]
 }
+MAX_PATTERN = 50_000  # characters of a regular expression
+MAX_BRACKETS = 50
+MAX_REPEATS = 10_000
+MAX_MULTIPLE = 10_000  # of multipleOf, without its decimal point: the compiler counts remainders
 MAX_CONTAINS = 16
 MAX_UNIQUE = 5  # values of an enumeration whose arrangements are listed
 
@@ -90,11 +111,64 @@ def any_of(parts: Sequence[Any]) -> Any:
 
 def pattern_fault(pattern: str) -> str:
     """What the compiler says against a regular expression; "" if it takes it."""
-    schema = {"type": "string", "pattern": pattern}
+    return size_fault(pattern) or _fault({"type": "string", "pattern": pattern})
+
+
+def size_fault(pattern: str) -> str:
+    """Why a regular expression is too large for the compiler; "" if it is not."""
+    if len(pattern) > MAX_PATTERN:
+        return f"it is longer than {MAX_PATTERN:,} characters"
+    deep, repeated = nesting(pattern)
+    if deep > MAX_BRACKETS:
+        return f"its brackets are nested more than {MAX_BRACKETS} deep"
+    if repeated > MAX_REPEATS:
+        return f"it repeats a part more than {MAX_REPEATS:,} times"
+    return ""
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a regular expression is found in a text, as the compiler reads expressions."""
+    return not _fault({"allOf": [{"type": "string", "pattern": pattern}, {"enum": [text]}]})
+
+
+def only_matches(pattern: str, texts: Iterable[str]) -> bool:
+    """Whether a regular expression is found in no text but these."""
+    others = f"^{other_than(list(texts))}$"
+    string = {"type": "string"}
+    return bool(_fault({"allOf": [{**string, "pattern": pattern}, {**string, "pattern": others}]}))
+
+
+def nesting(pattern: str) -> tuple[int, int]:
+    """How deep the brackets of a regular expression are nested, and how often it repeats a part,
+    repetitions inside repetitions multiplied.
+
+    >>> nesting(r"a(b(c){3}|[((]\\(){1,20}")
+    (2, 60)
+    """
+    deepest, counts = 0, [1]  # of the open groups
+    last = 1  # of what a count would repeat
+    for token in _REGEX_TOKEN.findall(pattern):
+        if token == "(":
+            counts.append(1)
+            deepest = max(deepest, len(counts) - 1)
+        elif token == ")" and len(counts) > 1:
+            last = counts.pop()
+        elif token[0] == "{" and len(token) > 1:
+            last *= max(1, *(int(n) for n in re.findall(r"\d+", token)))
+        else:
+            last = 1
+        counts[-1] = max(counts[-1], last)
+    return deepest, max(counts)
+
+
+_REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\{\d{1,12},?\d{0,12}\}|[^\\]", re.DOTALL)
+
+
+def _fault(schema: Node) -> str:
     grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
     failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
     if not failed:
         return ""
     lines = [line.strip() for line in messages[0].splitlines()]
-    said = str(next((line for line in lines if line.startswith("error:")), lines[0]))
+    said = next((line for line in lines if line.startswith("error:")), lines[0])
     return said.removeprefix("error:").strip()
