@@ -62,7 +62,7 @@ def regex(value: object) -> Regex:
     >>> regex(r"[0-9]{3}")
     Regex(pattern='[0-9]{3}')
     >>> regex(re.compile("yes|no", re.IGNORECASE))
-    Regex(pattern='(?i)(?:yes|no)')
+    Regex(pattern='(?i:yes|no)')
     """
     if isinstance(value, re.Pattern):
         value = _with_flags(value)
@@ -76,14 +76,19 @@ def regex(value: object) -> Regex:
 def _with_flags(pattern: "re.Pattern[str] | re.Pattern[bytes]") -> str:
     if isinstance(pattern.pattern, bytes):
         raise SchemaError("regex is a pattern of bytes; give a pattern of text")
+    text = _VERBOSE.sub(_unspaced, pattern.pattern) if pattern.flags & re.X else pattern.pattern
     flags = "".join(
-        letter
-        for letter, flag in (("i", re.I), ("m", re.M), ("s", re.S), ("x", re.X))
-        if pattern.flags & flag
+        letter for letter, flag in (("i", re.I), ("m", re.M), ("s", re.S)) if pattern.flags & flag
     )
-    # A verbose pattern may end in a comment, which must not swallow the bracket.
-    end = "\n)" if pattern.flags & re.X else ")"
-    return f"(?{flags})(?:{pattern.pattern}{end}" if flags else pattern.pattern
+    return f"(?{flags}:{text})" if flags else text
+
+
+# White space and comments of a verbose pattern; escapes and classes keep theirs.
+_VERBOSE = re.compile(r"(?P<kept>\\.|\[\^?\]?(?:[^\]\\]|\\.)*\])|\s+|\#[^\n]*", re.DOTALL)
+
+
+def _unspaced(match: "re.Match[str]") -> str:
+    return match["kept"] or ""
 
 
 def choices(value: object) -> Choices:

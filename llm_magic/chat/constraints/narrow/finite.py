@@ -24,8 +24,6 @@ def pruned(schema: Node) -> Node:
     >>> pruned({"anyOf": [{"type": "null"}, loop], "$defs": {"loop": {"allOf": [loop]}}})
     {'anyOf': [{'type': 'null'}], '$defs': {'loop': False}}
     """
-    if not isinstance(schema, dict):
-        return schema  # any value
     defs: Node = schema.get("$defs", {})
     if not defs:
         return schema  # without references everything ends

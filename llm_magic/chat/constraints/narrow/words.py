@@ -170,5 +170,5 @@ def _fault(schema: Node) -> str:
     if not failed:
         return ""
     lines = [line.strip() for line in messages[0].splitlines()]
-    said = next((line for line in lines if line.startswith("error:")), lines[0])
+    said = str(next((line for line in lines if line.startswith("error:")), lines[0]))
     return said.removeprefix("error:").strip()
