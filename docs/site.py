@@ -56,7 +56,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         elif target.startswith("docs/") and not target.endswith((".py", ".json")):
             target = target.removeprefix("docs/")
         elif not target.startswith("notebooks/"):
-            return f"{config.repo_url}/blob/main/{target}{link[2] or ''}"
+            return f"{config.extra['source']}/blob/main/{target}{link[2] or ''}"
         return posixpath.relpath(target, posixpath.dirname(page.file.src_uri)) + (link[2] or "")
 
     return LINK.sub(moved, markdown)

@@ -44,13 +44,25 @@ def load(
     cache_mb: int | None = None,
     on_progress: Any = None,
 ) -> "LLM":
-    """Load a model, or share it if it is loaded: a name, a .gguf path, a folder,
-    `owner/repo[:file]`.
+    """Load a model, or return the one that is loaded under this name.
 
-    ctx: context in tokens (default 4096, at most the model's own). slots: conversations kept in the
-    KV cache (4). threads: CPU threads (all cores). device: a tinygrad device (CPU). cache_mb: most
-    megabytes of cache that conversations keep while nobody continues them (all that the slots
-    hold). on_progress: called with events.Progress while downloading, loading and compiling.
+    Args:
+        model: A name (`%llm models` lists them), the path or URL of a .gguf file, a folder with
+            one, or `owner/repo[:file]` of the Hugging Face hub. None: the default model.
+        ctx: Context window in tokens (4096, at most the model's own).
+        slots: How many conversations the KV cache keeps (4).
+        threads: CPU threads (all cores).
+        device: A tinygrad device (CPU).
+        cache_mb: Most megabytes of cache that conversations keep while nobody continues them
+            (all that the slots hold).
+        on_progress: Called with `events.Progress` while downloading, loading and compiling.
+
+    Returns:
+        The model, shared by everything in this process that loads it with the same settings.
+
+    Raises:
+        ModelError: The model is unknown, cannot be fetched, is damaged or not supported.
+        RequestError: A setting is wrong.
     """
     from .hub import hub
 
