@@ -55,12 +55,12 @@ SAID = {
     "chat.css": "how a chat looks, in the colours of the page around it",
 }
 REST = """
-notebooks/                tutorials with outputs, executed and compared by nbval in every test run
-tests/                    unit (no weights), engine, kernel (a real one), browser, notebooks
-  acceptance.md           what must hold, and the test that shows it
-docs/                     what makes this tree, the picture above and the notebooks' outputs
+notebooks/                tutorials with their outputs; every test run executes and compares them
+tests/                    see tests/README.md
+  acceptance.md           what must hold, and the test that proves it
+docs/                     the documentation, and the scripts that make its generated parts
 binder/                   what a Binder launch installs
-dev, .ci/run              every job of this repository; what a clean machine does
+dev, .ci/run              every job of this repository; what a clean machine runs
 """
 
 
