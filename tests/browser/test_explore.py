@@ -66,7 +66,7 @@ def view_of(notebook: Notebook, cell: int = 1) -> Locator:
 
 def text(view: Locator) -> Locator:
     """The tokens of the selected view."""
-    return view.locator(".lmx-text").last
+    return view.locator(".lmt-text").last
 
 
 def token(view: Locator, i: int) -> Locator:
@@ -74,7 +74,7 @@ def token(view: Locator, i: int) -> Locator:
 
 
 def card(view: Locator) -> Locator:
-    return view.locator(".lmx-card")
+    return view.locator(".lmt-card")
 
 
 def tabs(view: Locator) -> Locator:
@@ -84,7 +84,7 @@ def tabs(view: Locator) -> Locator:
 def choose(view: Locator, i: int) -> None:
     """Go on from the first alternative of token i, by mouse."""
     token(view, i).click()
-    card(view).locator(".lmx-choice:not([aria-disabled])").first.click()
+    card(view).locator(".lmt-choice:not([aria-disabled])").first.click()
 
 
 def test_tokens_are_text_and_say_what_they_are(page: Notebook) -> None:
@@ -93,7 +93,7 @@ def test_tokens_are_text_and_say_what_they_are(page: Notebook) -> None:
     assert view.locator("img, script").count() == 0
     # The kernel's numbers come after the tokens.
     expect(token(view, 1)).to_have_attribute("aria-label", re.compile(r"^␣quick, \S+%, rank \d+$"))
-    assert text(view).locator(".lmx-line").count() == 2
+    assert text(view).locator(".lmt-line").count() == 2
 
 
 def test_what_the_view_shows_is_not_shown_once_more(page: Notebook) -> None:
@@ -122,11 +122,11 @@ def test_pointing_opens_a_card_that_can_be_reached(page: Notebook) -> None:
     expect(card(view)).to_contain_text(
         re.compile(r"rank \d+ · logprob −\d.\d\d · entropy ≥ \d.\d\d bits")
     )
-    expect(card(view).locator(".lmx-choice:not(.lmx-taken)").nth(3)).to_be_visible()
-    expect(card(view).locator(".lmx-taken")).to_have_count(1)
+    expect(card(view).locator(".lmt-choice:not(.lmt-taken)").nth(3)).to_be_visible()
+    expect(card(view).locator(".lmt-taken")).to_have_count(1)
     expect(card(view)).to_contain_text("everything else")
     # The way to an alternative leads over nothing that would close the card.
-    card(view).locator(".lmx-choice").last.hover()
+    card(view).locator(".lmt-choice").last.hover()
     page.page.wait_for_timeout(500)
     expect(card(view)).to_contain_text("token 3")
     page.cell(2).hover()
@@ -174,7 +174,7 @@ def test_keys_choose_an_alternative_and_branch(page: Notebook) -> None:
     token(view, 0).focus()
     keys.press("ArrowRight")
     keys.press("Enter")
-    first = card(view).locator(".lmx-choice:not([aria-disabled])").first
+    first = card(view).locator(".lmt-choice:not([aria-disabled])").first
     expect(first).to_be_focused()
     keys.press("ArrowDown")
     keys.press("ArrowUp")
@@ -185,8 +185,8 @@ def test_keys_choose_an_alternative_and_branch(page: Notebook) -> None:
     expect(text(view)).to_contain_text("word29")
     expect(view.locator(".lmx-stop")).to_be_hidden()
     # What both share is dimmed, the branch begins where it was chosen, and the focus is there.
-    expect(text(view).locator(".lmx-common")).to_have_count(1)
-    expect(token(view, 1)).to_have_class(re.compile("lmx-parts"))
+    expect(text(view).locator(".lmt-common")).to_have_count(1)
+    expect(token(view, 1)).to_have_class(re.compile("lmt-parts"))
     expect(token(view, 1)).to_be_focused()
     page.run(2)
     expect(page.output(2)).to_have_text("1 1 True word29 \n")
@@ -208,12 +208,12 @@ def test_branches_stand_side_by_side(page: Notebook) -> None:
     view.get_by_role("button", name="Side by side").click()
     both = view.get_by_role("listbox")
     expect(both).to_have_count(2)
-    assert view.locator(".lmx-pane").first.locator(".lmx-common").count() == 8
+    assert view.locator(".lmt-pane").first.locator(".lmt-common").count() == 8
     view.get_by_label("Compare with").select_option("0")
     expect(both.first).to_contain_text("jumps over")
-    assert view.locator(".lmx-pane").first.locator(".lmx-common").count() == 7
-    assert view.locator(".lmx-pane").last.locator(".lmx-common").count() == 7
-    left, right = (view.locator(".lmx-pane").nth(i).bounding_box() for i in (0, 1))
+    assert view.locator(".lmt-pane").first.locator(".lmt-common").count() == 7
+    assert view.locator(".lmt-pane").last.locator(".lmt-common").count() == 7
+    left, right = (view.locator(".lmt-pane").nth(i).bounding_box() for i in (0, 1))
     assert left
     assert right
     assert left["x"] + left["width"] <= right["x"]
@@ -230,7 +230,7 @@ def test_stop_ends_a_branch_while_a_cell_runs(page: Notebook) -> None:
     view.get_by_role("button", name="Stop").click()
     expect(view.locator(".lmx-stop")).to_be_hidden(timeout=3_000)
     expect(tabs(view)).to_have_count(2)
-    expect(view.locator(".lmx-foot").last).to_contain_text("stopped")
+    expect(view.locator(".lmt-foot").last).to_contain_text("stopped")
     assert "word29" not in text(view).inner_text()
     expect(page.cell(4).locator(".jp-InputArea-prompt")).to_have_text("[*]:")
     # B103: nothing of it landed in the running cell; the static form of its own cell has it.
@@ -264,7 +264,7 @@ def test_reloaded_page_shows_all_and_goes_on(page: Notebook) -> None:
     tabs(view).nth(1).click()
     expect(text(view)).to_contain_text("word29")
     token(view, 3).hover()
-    expect(card(view).locator(".lmx-choice:not(.lmx-taken)").nth(3)).to_be_visible()
+    expect(card(view).locator(".lmt-choice:not(.lmt-taken)").nth(3)).to_be_visible()
     choose(view, 3)
     expect(tabs(view)).to_have_count(3)
 
@@ -328,7 +328,7 @@ def test_a_real_model_goes_on_from_the_cached_prefix(
     view = view_of(page)
     expect(token(view, 23)).to_be_visible()
     token(view, 6).click()
-    second = card(view).locator(".lmx-choice:not([aria-disabled])").first
+    second = card(view).locator(".lmt-choice:not([aria-disabled])").first
     chosen = second.locator("code").inner_text().replace("␣", " ")
     second.click()
     expect(tabs(view)).to_have_count(2)
@@ -475,9 +475,9 @@ def test_a_kernel_that_is_gone_is_mentioned_and_its_reply_goes_on_in_the_next(
     tabs(view).first.click()
     expect(text(view)).to_contain_text("jumps over")
     token(view, 3).click()
-    expect(card(view).locator(".lmx-choice")).not_to_have_count(0)
+    expect(card(view).locator(".lmt-choice")).not_to_have_count(0)
     expect(card(view)).to_contain_text("kernel of this view is gone")
-    assert card(view).locator(".lmx-choice:not([aria-disabled])").count() == 0
+    assert card(view).locator(".lmt-choice:not([aria-disabled])").count() == 0
     page.page.keyboard.press("Escape")
     for i in (0, 1):
         page.run(i)
@@ -608,7 +608,7 @@ def test_a_card_that_was_open_before_the_kernel_answered_is_filled(stage: Stage)
     token(stage.view, 1).click()
     expect(card(stage.view)).to_contain_text("The details of this token are with the kernel.")
     stage.answer()
-    expect(card(stage.view).locator(".lmx-choice")).to_have_count(5)
+    expect(card(stage.view).locator(".lmt-choice")).to_have_count(5)
     expect(token(stage.view, 1)).to_be_focused()
 
 
@@ -617,7 +617,7 @@ def test_who_went_into_the_card_before_the_kernel_answered_is_there_then(stage: 
     stage.page.keyboard.press("Enter")
     expect(token(stage.view, 1)).to_be_focused()  # nothing to choose yet
     stage.answer()
-    expect(card(stage.view).locator(".lmx-choice:not([aria-disabled])").first).to_be_focused()
+    expect(card(stage.view).locator(".lmt-choice:not([aria-disabled])").first).to_be_focused()
 
 
 def test_a_page_that_missed_a_message_asks_for_everything(stage: Stage) -> None:

@@ -51,7 +51,7 @@ def _use(browser: Browser, lab: Jupyter) -> dict[str, list[float]]:
     lab.write("speed.ipynb", CELLS)
     notebook = lab.open(browser, "speed.ipynb")
     page, view = notebook.page, notebook.cell(2).locator(".lmx")
-    text = view.locator(".lmx-text").last
+    text = view.locator(".lmt-text").last
     found: dict[str, list[float]] = {}
 
     def timed(name: str, action: Callable[[], None]) -> None:
@@ -69,7 +69,7 @@ def _use(browser: Browser, lab: Jupyter) -> dict[str, list[float]]:
         notebook.start(3)
         for i in (3, 50, 200, 400):
             text.get_by_role("option").nth(i).hover()
-            expect(view.locator(".lmx-card")).to_contain_text(f"token {i}")
+            expect(view.locator(".lmt-card")).to_contain_text(f"token {i}")
         text.get_by_role("option").nth(100).click()
         for key in (
             *["ArrowRight"] * 10,
@@ -83,12 +83,12 @@ def _use(browser: Browser, lab: Jupyter) -> dict[str, list[float]]:
     def branch() -> None:
         notebook.start(3)
         text.get_by_role("option").nth(500).click()
-        view.locator(".lmx-choice:not([aria-disabled])").first.click()
+        view.locator(".lmt-choice:not([aria-disabled])").first.click()
         expect(text).to_contain_text("more399")
 
     def compare() -> None:
         view.get_by_role("button", name="Side by side").click()
-        expect(view.locator(".lmx-token")).to_have_count(1901)
+        expect(view.locator(".lmt-token")).to_have_count(1901)
         view.get_by_role("tab").first.click()
 
     notebook.run(0)

@@ -12,7 +12,9 @@ from llm_magic.events import Message, Progress, Token
 from llm_magic.llm import LLM
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.views.ledger import Ledger
+from llm_magic.ui.widgets.chat import transcript
 from llm_magic.ui.widgets.chat.controller import Pump
+from llm_magic.ui.widgets.chat.transcript import Transcript
 from llm_magic.ui.widgets.shared.jupyter import Kept
 
 
@@ -29,7 +31,9 @@ class Port:
         self.threads: set[str] = set()
         self.settles = 0
         self.ledger = Ledger()
-        self.transcript = Kept({"text/plain": ""}, "transcript")
+        self.kept = Kept({"text/plain": ""}, "transcript")
+        self.transcript = Transcript({}, ())
+        self.pump: Pump | None = None
         self.values: dict[str, Any] = {}
         self.key = "0"
 
@@ -43,6 +47,12 @@ class Port:
 
     def fork(self, reply: Reply, given: tuple[Token, ...]) -> Any:
         return lambda progress: branching.stream(self.llm, reply, given)
+
+    def extend(self, messages: tuple[Message, ...]) -> Any:
+        return lambda progress: self.llm.stream(messages, **self.values)
+
+    def kept_by_page(self) -> None:
+        pass
 
     def set(self, name: str, value: Any) -> None:
         self.values[name] = value
@@ -60,7 +70,9 @@ class Port:
 
     def settled(self) -> None:
         self.settles += 1
-        self.transcript.change({"text/plain": str(self.settles)})
+        if self.pump is not None:
+            self.transcript = transcript.transcript(self.pump.turns, self.name)
+        self.kept.change(None)
         self.threads.add(threading.current_thread().name)
 
 
@@ -87,6 +99,7 @@ class Page:
                     blocks.extend([""] * (at + 1 - len(blocks)))
                     old = blocks[at].encode("utf-16-le")[: 2 * keep].decode("utf-16-le")
                     blocks[at] = old + add
+                turn["text"] = turn["text"] + op["text"]
             case "done":
                 turn |= op | {"busy": False}
             case "notice":
@@ -102,7 +115,8 @@ class Page:
 
 def chat(script: Any, **options: Any) -> tuple[Pump, Port]:
     port = Port(LLM(Scripted(script, **options)))
-    return Pump(port), port
+    port.pump = Pump(port)
+    return port.pump, port
 
 
 def say(pump: Pump, text: str, nonce: str = "n") -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from support.chats import Page, chat, say, until
 
 from llm_magic.chat.reply import Reply
 from llm_magic.ui.widgets.chat import resume, transcript
-from llm_magic.ui.widgets.chat.resume import Earlier, choose, find, notebook
+from llm_magic.ui.widgets.chat.controller import Pump
+from llm_magic.ui.widgets.chat.resume import Earlier, choose, finder, notebook
 from llm_magic.ui.widgets.chat.thread import Turns, plain
 
 
@@ -137,9 +139,9 @@ def test_it_is_found_from_inside_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel(tmp_path, monkeypatch, json.dumps(book(cell("a", "chat", talk("hello")))))
-    assert said(find(None, 0)) == "hello"
+    assert said(finder(None, 0)()) == "hello"
     monkeypatch.setattr(resume, "get_ipython", lambda: None)
-    assert find(None, 0) is None
+    assert finder(None, 0)() is None
 
 
 GOOD = cell("a", "chat", talk("hello"))
@@ -163,8 +165,8 @@ def test_a_damaged_notebook_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes
 ) -> None:
     kernel(tmp_path, monkeypatch, text)
-    assert find(None, 0) is None
-    assert find("name", 0) is None
+    assert finder(None, 0)() is None
+    assert finder("name", 0)() is None
 
 
 def test_a_damaged_cell_does_not_hide_the_others(
@@ -172,7 +174,7 @@ def test_a_damaged_cell_does_not_hide_the_others(
 ) -> None:
     bad = {"id": [], "outputs": [{"data": {KEY: 3}, "metadata": {"llm_magic": []}}]}
     kernel(tmp_path, monkeypatch, json.dumps(book(bad, GOOD, 3)))
-    assert said(find(None, 0)) == "hello"
+    assert said(finder(None, 0)()) == "hello"
 
 
 @pytest.mark.skipif("os.getuid() == 0", reason="root may read everything")
@@ -180,7 +182,7 @@ def test_a_notebook_that_may_not_be_read_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel(tmp_path, monkeypatch, json.dumps(book(GOOD))).chmod(0)
-    assert find(None, 0) is None
+    assert finder(None, 0)() is None
 
 
 # ------------------------------------------------------------------ saved and loaded
@@ -319,10 +321,15 @@ def offers(port: Any) -> list[Any]:
     return [op for message in port.posted for op in message["ops"] if op["o"] == "offer"]
 
 
+def offer(pump: Pump, data: Any) -> None:
+    """As where the notebook holds this data."""
+    assert pump.search(lambda: data).wait(10)
+
+
 def test_an_offer_is_taken_up() -> None:
     pump, port = chat(["next"])
-    found = pump.offer({**talk("hello"), "model": "m", "at": "2026-01-02T03:04:05+00:00"})
-    assert found is not None
+    offer(pump, {**talk("hello"), "model": "m", "at": "2026-01-02T03:04:05+00:00"})
+    assert pump.earlier is not None
     until(lambda: bool(offers(port)))
     assert offers(port)[-1] | {"o": ""} == {
         "o": "", "n": 1, "model": "m", "at": "2026-01-02T03:04:05+00:00",
@@ -335,7 +342,7 @@ def test_an_offer_is_taken_up() -> None:
     say(pump, "more")
     assert [m.text for m in pump.messages] == ["hello", "hello!", "more", "next"]
     pump.submit({"t": "resume"})  # of a second view, too late
-    pump.submit({"t": "hello", "view": "v"})
+    pump.submit({"t": "hello", "page": "v"})
     until(lambda: any("to" in message for message in port.posted))
     assert len(pump.messages) == 4
     assert Page(port.posted).notices == []
@@ -343,7 +350,7 @@ def test_an_offer_is_taken_up() -> None:
 
 def test_a_message_begins_anew_and_ends_the_offer() -> None:
     pump, port = chat(["fresh"])
-    pump.offer(talk("hello"))
+    offer(pump, talk("hello"))
     say(pump, "new")
     assert [m.text for m in pump.messages] == ["new", "fresh"]
     assert pump.earlier is None
@@ -354,7 +361,7 @@ def test_an_offer_outlives_a_message_that_failed_and_a_setting() -> None:
     from llm_magic.errors import EngineError
 
     pump, port = chat([EngineError("no luck"), "fresh"])
-    pump.offer(talk("hello"))
+    offer(pump, talk("hello"))
     pump.submit({"t": "set", "name": "top_k", "value": 3})
     say(pump, "new")
     assert pump.earlier is not None
@@ -365,7 +372,7 @@ def test_an_offer_outlives_a_message_that_failed_and_a_setting() -> None:
 
 def test_start_anew_can_be_undone() -> None:
     pump, port = chat(["next"])
-    pump.offer(talk("hello"))
+    offer(pump, talk("hello"))
     pump.submit({"t": "start anew"})
     until(lambda: pump.earlier is None)
     until(lambda: bool(Page(port.posted).notices))
@@ -380,19 +387,23 @@ def test_start_anew_can_be_undone() -> None:
 def test_nothing_is_offered_to_a_chat_that_has_turns() -> None:
     pump, port = chat(["a"])
     say(pump, "one")
-    assert pump.offer(talk("hello")) is None
+    offer(pump, talk("hello"))
+    assert pump.earlier is None
     pump.submit({"t": "remembered", "turns": talk("hello")["turns"]})
     pump.submit({"t": "undo"})
     until(lambda: not pump.messages)
     assert [op["n"] for op in offers(port) if op["n"]] == []
-    assert chat(["a"])[0].offer({"version": 1, "turns": []}) is None
+    pump = chat(["a"])[0]
+    for nothing in ({"version": 1, "turns": []}, None, 3, {"version": 9}):
+        offer(pump, nothing)
+        assert pump.earlier is None
 
 
 def test_what_the_page_remembers_counts_where_it_is_newer() -> None:
     pump, port = chat(["a"])
     data = talk("hello")
     data["turns"][1]["reply"] = Reply("", "why").to_dict() | {"text": "hello!"}
-    pump.offer(data)
+    offer(pump, data)
     pump.submit({"t": "remembered", "turns": data["turns"]})  # the same: the notebook has more
     pump.submit({"t": "remembered", "turns": data["turns"][1:]})
     pump.submit({"t": "remembered", "turns": 3})
@@ -424,7 +435,7 @@ def test_numbers_that_no_machine_has_are_a_wrong_file(reply: Any) -> None:
 
 def test_settings_come_back_with_what_was_put_aside() -> None:
     pump, port = chat(["next"])
-    pump.offer({**talk("hello"), "settings": {"top_k": 3}})
+    offer(pump, {**talk("hello"), "settings": {"top_k": 3}})
     for t in ("start anew", "restore"):
         pump.submit({"t": t})
     assert pump.wait(20)
@@ -434,22 +445,27 @@ def test_settings_come_back_with_what_was_put_aside() -> None:
 
 def test_what_was_said_since_is_not_lost_when_a_second_view_undoes() -> None:
     pump, port = chat(["fresh"])
-    pump.offer(talk("hello"))
+    offer(pump, talk("hello"))
     pump.submit({"t": "start anew"})
     say(pump, "new")
     for first in ("hello", "new", "hello"):
         pump.submit({"t": "restore"})
         assert pump.wait(20)
         assert pump.messages[0].text == first
-    assert Page(port.posted).notices[-1].startswith("What was said since")
+    assert Page(port.posted).notices[-1].startswith("Messages sent since then")
 
 
 def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from llm_magic.ui.widgets.chat import widget as module
 
     asked: list[tuple[str | None, int]] = []
-    monkeypatch.setattr(resume, "find", lambda name, nth: asked.append((name, nth)))
-    monkeypatch.setattr(module, "display", lambda *_, **__: None)
+
+    def search(name: str | None, nth: int) -> Any:
+        asked.append((name, nth))
+        return lambda: None
+
+    monkeypatch.setattr(resume, "finder", search)
+    monkeypatch.setattr(module.jupyter, "display", lambda *_, **__: None)
     cells = iter(["one"] * 5 + ["two"] * 2)
     monkeypatch.setattr(module.jupyter, "running_cell", lambda: {"msg_id": next(cells)})
     given = module.Chat("m", messages=[{"role": "user", "content": "hi"}])
@@ -465,10 +481,40 @@ def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_offered_conversation_stays_in_the_transcript() -> None:
     from llm_magic.ui.widgets.chat.widget import Chat
 
-    chat = Chat("m")
-    found = Earlier.read({**talk("hello"), "model": "old", "settings": {"top_k": 3}}, plain)
-    data = chat._bundle(found)[KEY]
-    assert (data["model"], data["settings"]) == ("old", {"top_k": 3})
-    assert Earlier.read(data, plain).texts == [("user", "hello"), ("assistant", "hello!")]
-    assert KEY not in chat._bundle()
-    assert Chat("m", name="plan")._bundle(found)[KEY]["name"] == "plan"
+    data = {**talk("hello"), "model": "old", "settings": {"top_k": 3}}
+    chat, named = Chat("m"), Chat("m", name="plan")
+    assert KEY not in chat._describe().bundle()
+    offer(chat._pump, data)
+    offer(named._pump, data)
+    kept = chat._transcript.bundle()[KEY]
+    assert (kept["model"], kept["settings"]) == ("old", {"top_k": 3})
+    assert Earlier.read(kept, plain).texts == [("user", "hello"), ("assistant", "hello!")]
+    assert named._transcript.bundle()[KEY]["name"] == "plan"
+
+
+def test_a_large_file_of_someone_else_does_not_hold_the_cell_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # F314
+    from llm_magic.ui.widgets.chat import widget as module
+
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "*ho*"}]
+    kernel(tmp_path, monkeypatch, json.dumps(book(cell("a", "chat", talk("x")))))
+    reading, may_end = threading.Event(), threading.Event()
+    read = Earlier.read.__func__
+
+    def slow(cls: Any, data: Any, render: Any) -> Any:
+        reading.set()
+        assert may_end.wait(20)
+        return read(cls, {"version": 1, "turns": turns * 50}, render)
+
+    monkeypatch.setattr(Earlier, "read", classmethod(slow))
+    monkeypatch.setattr(module.jupyter, "display", lambda *_, **__: None)
+    chat = module.Chat("m")
+    chat._ipython_display_()  # returns while the file is being read
+    assert reading.is_set()
+    assert chat._pump.earlier is None
+    may_end.set()
+    until(lambda: chat._pump.earlier is not None)
+    until(lambda: KEY in chat._transcript.bundle())
+    assert len(chat._transcript.rows) == 100

@@ -1,7 +1,6 @@
 """The chat behind its widget: turns, the changed tail, the pump's thread. No kernel, no page."""
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -15,15 +14,16 @@ import pytest
 from support.chats import Page, Port, chat, say, until
 
 from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
-from llm_magic.events import Message, Progress, Token, Top
+from llm_magic.events import Message, Progress
 from llm_magic.llm import LLM
 from llm_magic.providers.scripted import Scripted
-from llm_magic.ui.views import logprobs
 from llm_magic.ui.widgets.chat import transcript
 from llm_magic.ui.widgets.chat.controller import Pump
 from llm_magic.ui.widgets.chat.markdown_diff import Tail
-from llm_magic.ui.widgets.chat.thread import Turns, plain, token_rows
+from llm_magic.ui.widgets.chat.thread import Turns, plain
+from llm_magic.ui.widgets.chat.transcript import Transcript
 from llm_magic.ui.widgets.shared import settings
+from llm_magic.ui.widgets.shared.token_rows import TAKEN
 
 # ------------------------------------------------------------------ the changed tail
 
@@ -107,7 +107,7 @@ def test_an_answer_streams_and_settles() -> None:
 def test_the_pump_thread_alone_talks_to_the_page() -> None:
     pump, port = chat(["One two three"], delay=0.01)
     say(pump, "Hi")
-    pump.submit({"t": "hello", "view": "v"})
+    pump.submit({"t": "hello", "page": "v"})
     until(lambda: any(m.get("to") == "v" for m in port.posted))
     assert port.threads == {"llm-chat"}
 
@@ -135,7 +135,7 @@ def test_a_snapshot_in_the_middle_of_an_answer_continues_seamlessly() -> None:
     pump, port = chat(["one two three four five six seven eight nine ten"], delay=0.03)
     pump.submit({"t": "send", "text": "count", "nonce": "n"})
     until(lambda: any(op["o"] == "tail" for m in port.posted for op in m["ops"]))
-    pump.submit({"t": "hello", "view": "late"})
+    pump.submit({"t": "hello", "page": "late"})
     assert pump.wait(10)
     at = next(i for i, m in enumerate(port.posted) if m.get("to") == "late")
     snapshot = port.posted[at]
@@ -338,13 +338,13 @@ def test_another_token_continues_as_a_branch() -> None:
     rows = next(op for m in port.posted for op in m["ops"] if op["o"] == "tokens")["rows"]
     assert [row[0] for row in rows] == ["A", " cat", " sat", "."]
     at, n = next(
-        (i, n) for i, row in enumerate(rows) for n, top in enumerate(row[3]) if top[0] != row[0]
+        (i, n) for i, row in enumerate(rows) for n, top in enumerate(row[8]) if top[3] != TAKEN
     )
     pump.submit({"t": "fork", "id": turn["id"], "at": at, "alternative": n})
     assert pump.wait(5)
     assert pump.last is not None
     kept = "".join(row[0] for row in rows[:at])
-    assert pump.last.text == kept + rows[at][3][n][0] + " on it"
+    assert pump.last.text == kept + rows[at][8][n][0].replace("␣", " ") + " on it"
     assert Page(port.posted).turns[-1]["branch"] == [1, 2]
     pump.submit({"t": "fork", "id": turn["id"], "at": 99, "alternative": 0})  # the old id is gone
     pump.submit({"t": "fork", "id": Page(port.posted).turns[-1]["id"], "at": 99, "alternative": 0})
@@ -361,7 +361,7 @@ def test_a_cut_off_answer_goes_on_in_its_place() -> None:
     turn = Page(port.posted).turns[-1]
     assert turn["more"]
     assert turn["note"]
-    pump.submit({"t": "go on", "id": turn["id"]})
+    pump.submit({"t": "continue", "id": turn["id"]})
     assert pump.wait(5)
     page = Page(port.posted)
     assert pump.last is not None
@@ -376,6 +376,108 @@ def test_a_cut_off_answer_goes_on_in_its_place() -> None:
 THOUGHT = ["<think>", "\n", "Let", " me", " see", ".", "\n", "</think>", "\n\n", "Yes", "."]
 
 
+def test_a_stopped_answer_is_continued_after_its_tokens() -> None:
+    # F267
+    pump, port = chat(
+        lambda r: "one two three four" if not isinstance(r.prompt[0], int) else " and the rest",
+        delay=0.05,
+    )
+    pump.submit({"t": "send", "text": "go"})
+    until(lambda: bool(Page(port.posted).turns) and "one" in Page(port.posted).answer())
+    pump.stop()
+    assert pump.wait(20)
+    cut = Page(port.posted).turns[-1]
+    assert cut["more"]
+    pump.submit({"t": "continue", "id": cut["id"]})
+    assert pump.wait(20)
+    text = pump.messages[-1].text
+    assert text.startswith("one")
+    assert text.endswith(" and the rest")
+    assert len(pump.messages) == 2
+    assert Page(port.posted).turns[-1]["text"] == text
+
+
+def test_a_cut_answer_of_a_saved_notebook_is_continued_after_its_text() -> None:
+    # F267: its tokens were not saved
+    asked: list[Any] = []
+
+    def answer(request: Any) -> str:
+        asked.append(request.prompt)
+        return " jumps over the dog."
+
+    pump, port = chat(answer)
+    turns = [
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": "The fox", "note": "interrupted: the kernel stopped"},
+    ]
+    pump.load({"version": 1, "turns": turns})
+    until(lambda: len(pump.messages) == 2)
+    turn = pump.turns.last()
+    assert turn.picture()["more"]
+    pump.submit({"t": "continue", "id": turn.id})
+    assert pump.wait(20)
+    assert [m.text for m in asked[0]] == ["Go", "The fox"]
+    assert [m.text for m in pump.messages] == ["Go", "The fox jumps over the dog."]
+    page = Page(port.posted)
+    assert page.turns[-1]["text"] == "The fox jumps over the dog."
+    assert not page.turns[-1]["more"]
+    assert page.answer() == pump.turns.last().answer.blocks[0]
+
+
+@pytest.mark.parametrize("note", ["", "the connection broke"])
+def test_an_answer_that_ended_is_not_continued(note: str) -> None:
+    pump, _ = chat(["x"])
+    turns = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "A", "note": note}]
+    pump.load({"version": 1, "turns": turns})
+    until(lambda: len(pump.messages) == 2)
+    assert not pump.turns.last().can_continue
+
+
+def test_a_turn_of_a_long_chat_sends_what_changed() -> None:
+    # F313
+    pump, port = chat(["word " * 100] * 3)
+    turns = [{"role": role, "content": "text " * 50} for role in ("user", "assistant")]
+    pump.load({"version": 1, "turns": turns * 300})
+    until(lambda: len(pump.messages) == 600)
+    say(pump, "first")
+    before = len(port.posted)
+    say(pump, "more")
+    sent = port.posted[before:]
+    assert sum(len(json.dumps(message)) for message in sent) < 20_000
+    (told,) = [op for m in sent for op in m["ops"] if op["o"] == "transcript"]
+    assert told["at"] == 602
+    assert len(told["rows"]) == 2
+
+
+def test_a_page_builds_the_transcript_that_the_kernel_has() -> None:
+    pump, port = chat(["**a**", "b", "c"])
+    kept: list[Any] = []
+    say(pump, "one")
+    say(pump, "two")
+    pump.submit({"t": "undo"})
+    say(pump, "three")
+    for op in [op for m in port.posted for op in m["ops"] if op["o"] == "transcript"]:
+        assert op["at"] <= len(kept)
+        kept[op["at"] :] = op["rows"]
+    frame = {mime: tuple(parts) for mime, parts in op["frame"].items()}
+    built = Transcript(frame, tuple(kept), op["data"]).bundle()
+    assert built == transcript.bundle(pump.turns, port.name)
+
+
+def test_a_closed_chat_leaves_no_line_to_the_page() -> None:
+    # F313
+    from ipywidgets.widgets.widget import _instances
+
+    from llm_magic.ui.widgets.chat.widget import Chat
+
+    before = set(_instances)
+    chats = [Chat("m") for _ in range(20)]
+    assert len(set(_instances) - before) >= 20
+    for one in chats:
+        one.close()
+    assert set(_instances) == before
+
+
 def test_reasoning_that_was_cut_goes_on_to_the_answer() -> None:
     port = Port(LLM(Scripted([THOUGHT, THOUGHT[5:]])))
     port.values["max_tokens"] = 5
@@ -385,7 +487,7 @@ def test_reasoning_that_was_cut_goes_on_to_the_answer() -> None:
     assert turn["more"]
     assert pump.last is not None
     assert (pump.last.text, pump.last.reasoning) == ("", "Let me see")
-    pump.submit({"t": "go on", "id": turn["id"]})
+    pump.submit({"t": "continue", "id": turn["id"]})
     assert pump.wait(5)
     page = Page(port.posted)
     assert pump.last.reasoning == "Let me see."
@@ -442,7 +544,7 @@ def test_load_raises_where_it_is_called_and_changes_nothing() -> None:
 def test_wait_right_after_a_send_waits() -> None:
     pump, _ = chat(["a b c d"], delay=0.05)
     for _ in range(3):
-        pump.submit({"t": "hello", "view": "v"})
+        pump.submit({"t": "hello", "page": "v"})
     pump.submit({"t": "send", "text": "go"})
     assert pump.wait(10)
     assert pump.last is not None
@@ -469,27 +571,6 @@ def test_a_setting_is_checked_and_has_a_default(name: str, value: Any, result: A
 def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
     with pytest.raises(RequestError, match=r"."):
         settings.checked(name, value)
-
-
-def test_tokens_are_shaded_by_the_steps_of_every_heat_map() -> None:
-    folder = Path(logprobs.__file__).parents[1] / "widgets" / "chat"
-    script, style = ((folder / name).read_text("utf-8") for name in ("turn.js", "chat.css"))
-    floors = [step.floor for step in logprobs.SCALE][:-1]
-    assert f"const FLOORS = {json.dumps(floors)};" in script
-    for step in logprobs.SCALE:
-        for look in filter(None, (step.light, step.dark)):
-            rule = rf"\.llmc-p{step.name} \{{ background: {look[0]}; color: {look[1]};"
-            assert re.search(rule, style), step
-
-
-def test_a_page_is_told_what_is_known_of_a_token() -> None:
-    top = (Top(1, b" a", math.log(0.5)), Top(2, b"no", math.log(0.25), allowed=False))
-    token = Token(1, b" a", math.log(0.5), 1, top, masked=0.25)
-    ((text, p, rank, others, bits, masked, shade),) = token_rows([token])
-    assert (text, p, rank, masked, shade) == (" a", "50%", 1, "25%", 1)
-    assert others == [[" a", "50%", True], ["no", "25%", False]]
-    assert bits == pytest.approx(logprobs.entropy(token), abs=0.01)
-    assert token_rows([Token(1, b"x", None, None)]) == [["x", "?", None, [], None, None, 0]]
 
 
 def told(port: Port) -> list[Any]:
@@ -521,7 +602,7 @@ def test_no_folder_and_no_key_is_saved(model: str) -> None:
     chat = Chat(model)
     assert chat.model == "big"
     assert chat.state["model"] == "big"
-    assert "big: empty" in str(chat._transcript.data)
+    assert "big: empty" in str(chat._transcript.bundle())
     assert not re.search("home|s3cret", str((chat.state, chat._transcript.data)))
 
 
@@ -537,7 +618,7 @@ def test_transcript_reads_itself_from_a_notebook(tmp_path: Path) -> None:
     turns.load(transcript.read(path))
     assert turns.messages() == pump.messages
     path.write_text(json.dumps({"nbformat": 4, "cells": []}))
-    with pytest.raises(ValueError, match="no transcript"):
+    with pytest.raises(ValueError, match="no saved chat"):
         transcript.read(path)
 
 

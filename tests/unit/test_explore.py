@@ -2,7 +2,6 @@
 
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pages import PageBase
 
 from llm_magic.chat.reply import Reply
 from llm_magic.errors import EngineError
@@ -18,19 +18,20 @@ from llm_magic.events import Token, Top
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
 from llm_magic.providers.scripted import Scripted
-from llm_magic.ui.views import mime
+from llm_magic.ui.views import logprobs, mime
+from llm_magic.ui.widgets.chat.widget import Chat
 from llm_magic.ui.widgets.explorer import tree
-from llm_magic.ui.widgets.explorer.tree import (
+from llm_magic.ui.widgets.explorer.tree import Tree
+from llm_magic.ui.widgets.explorer.widget import Explorer
+from llm_magic.ui.widgets.shared import jupyter, token_rows
+from llm_magic.ui.widgets.shared.token_rows import (
     FORBIDDEN,
     FORCED,
     NAMELESS,
     OPEN,
     TAKEN,
     TRIMMED,
-    Tree,
 )
-from llm_magic.ui.widgets.explorer.widget import Explorer
-from llm_magic.ui.widgets.shared import jupyter
 from llm_magic.ui.widgets.shared.worker import INTERVAL
 
 UI = Path(tree.__file__).parent
@@ -49,36 +50,19 @@ def made(llm: LLM) -> Reply:
     return llm.complete("Go", logprobs=4)
 
 
-class Page:
+class Page(PageBase):
     """What a page makes of the messages: the same rules as explorer.js."""
 
     def __init__(self, name: str = "page") -> None:
-        self.name = name
-        self.seq: int | None = None
+        super().__init__(name)
         self.views: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.ready = False
-        self.missed = 0
-        self.messages: list[Any] = []
         self.times: list[float] = []
-        self.threads: set[str] = set()
 
     def receive(self, message: Any, buffers: Any = None) -> None:
-        message = json.loads(json.dumps(message, allow_nan=False))
-        self.messages.append(message)
         self.times.append(time.monotonic())
-        self.threads.add(threading.current_thread().name)
-        if "to" in message:
-            if message["to"] != self.name:
-                return
-        elif self.seq is None or message["seq"] <= self.seq:
-            return
-        elif message["seq"] != self.seq + 1:
-            self.missed += 1
-            return
-        self.seq = message["seq"]
-        for op in message["ops"]:
-            self.apply(op)
+        super().receive(message)
 
     def apply(self, op: dict[str, Any]) -> None:
         match op:
@@ -144,7 +128,7 @@ def test_a_row_says_what_is_known_of_a_token() -> None:
          Top(None, b"x", -4.0)),
         at=0.1, masked=0.25, trimmed=True, forced=True,
     )  # fmt: skip
-    text, percent, shade, rank, logprob, entropy, masked, flags, others = tree.row(token)
+    text, percent, shade, rank, logprob, entropy, masked, flags, others = token_rows.row(token)
     assert (text, percent, shade, rank, logprob) == (" cat", "61%", 1, 2, -0.5)
     assert entropy > 0
     assert masked == "25%"
@@ -155,14 +139,14 @@ def test_a_row_says_what_is_known_of_a_token() -> None:
 
 
 def test_a_row_of_a_token_of_which_nothing_is_known() -> None:
-    assert tree.row(Token(None, b"\xff", None, None, (), at=0.0, masked=None)) == [
-        "⟨ff⟩", "?", 0, None, None, None, None, 0, []
+    assert token_rows.row(Token(None, b"\xff", None, None, (), at=0.0, masked=None)) == [
+        [255], "?", 0, None, None, None, None, 0, []
     ]  # fmt: skip
 
 
 def test_infinite_logprobs_are_json() -> None:  # B076
     token = Token(1, b"a", float("-inf"), 5, (Top(2, b"b", float("-inf"), False),), 0.0, None)
-    json.dumps(tree.row(token), allow_nan=False)
+    json.dumps(token_rows.row(token), allow_nan=False)
 
 
 def test_weights_of_what_is_sent_and_of_what_is_kept() -> None:
@@ -496,13 +480,18 @@ def test_colours_of_our_own_can_be_read_in_both_themes() -> None:
 
 
 def test_every_step_of_the_scale_is_in_the_style_sheet_for_both_themes() -> None:
-    css = Explorer._css
+    css = token_rows.style()
+    assert css in Explorer._css
+    assert css in Chat._css
     pairs = re.findall(r"--b(\d):(#\w{6});--c\1:(#\w{6})", css)
-    assert len(pairs) == 4 * 5
+    shaded = [step for step in logprobs.SCALE if step.light]
+    assert len(pairs) == 4 * len(shaded)
     for _, background, text in pairs:
         assert contrast(background, text) >= 4.5
-    for mark in "▁▃▅▇":
-        assert f'::after{{content:"{mark}"}}' in css
+    # The order of the steps is in the underline, too.
+    widths = re.findall(r"\.lmt-p\d\{[^}]*border-bottom:(\d)px", css)
+    assert widths == sorted(widths)
+    assert len(widths) == len(logprobs.SCALE)
 
 
 def test_a_reply_without_tokens_can_be_shown() -> None:

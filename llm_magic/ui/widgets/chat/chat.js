@@ -1,57 +1,63 @@
-// The page's side of a chat. Comes in: numbered messages {seq, ops} and, on request, a snapshot of
-// everything ({to: this view}). Goes out: what the person asks for. No network, and no state of its
-// own but the draft: a second view or a reloaded page shows the same.
+// The page of a chat. It keeps no state of its own but the draft: a second view or a reloaded page shows
+// the same. No network.
 
-import { memory } from "../shared/memory.js";
 import { Kept } from "../shared/kept.js";
 import { forward, keepKeys } from "../shared/keys.js";
+import { memory } from "../shared/memory.js";
 import { node } from "../shared/dom.js";
+import { Connection, PATIENCE } from "../shared/protocol.js";
+import { Ledger, Meter, Settings, Spark } from "./panels.js";
 import { icon, iconButton } from "./parts.js";
+import { TRANSCRIPT, Transcript } from "./transcript.js";
 import { TurnView } from "./turn.js";
-import { Settings, Meter, Spark, Ledger } from "./panels.js";
 
-const HELLO_AGAIN = 2000; // ms until a silent kernel is mentioned
+const TAKING = 4 * PATIENCE; // ms that the kernel has to take a message
 const MAX_FILE = 20_000_000;
-const TRANSCRIPT = "application/vnd.llm-magic.chat+json";
 // With Ctrl or Command these edit text; all other combinations belong to the front end.
 const EDITING = new Set(
   "a c v x z y enter backspace delete arrowleft arrowright arrowup arrowdown home end control meta"
     .split(" "),
 );
-const SILENT = "The kernel does not answer. It is busy, or it is not the one of this chat any more: " +
-  "then run the cell again.";
-const GONE = "The kernel of this chat is gone. Run the cell again: the conversation can go on from here.";
+const SILENT = "The kernel does not answer: it may be busy or restarted. If it was restarted, run this " +
+  "cell again.";
+const GONE = "The kernel of this chat is gone. To continue the conversation, run this cell again.";
+const LOST = "interrupted: the kernel stopped"; // phases.py knows it, too
 // What the last chats of each cell said, so that a chat in a new kernel can go on from it.
 const remembered = memory("chats");
 
 class ChatView {
   constructor(model, el) {
     this.model = model;
-    this.id = `llmc-${Math.random().toString(36).slice(2)}`;
-    this.seq = null; // number of the last message shown; null until the first snapshot
     this.turns = [];
     this.place = null; // the notebook's cell around this view
     this.which = ""; // which of the chats of this cell it is
     this.pending = null; // {nonce, text} that the kernel has not taken yet
     this.tell = this.tell.bind(this);
     this.form = model.get("form") ?? {};
-    this.kept = new Kept(model, () => this.tell({ t: "transcript", view: this.id }));
+    this.line = new Connection(model, {
+      apply: (op) => this.apply(op),
+      begin: (first) => this.begin(first),
+      start: () => (this.stay = this.atEnd()),
+      end: () => this.end(),
+      silent: () => this.say(SILENT),
+      heard: () => this.notice.firstChild?.textContent === SILENT && this.say(""),
+      gone: () => this.lose(),
+    });
+    this.id = this.line.id;
+    this.kept = new Kept(model, () => this.tell({ t: "transcript", page: this.id }));
+    this.transcript = new Transcript();
     this.build(el);
-    this.listen = (message) => this.receive(message);
-    model.on("msg:custom", this.listen);
-    // The front end says so when its line to the kernel is cut, or there again.
-    this.revive = () => this.hello();
-    model.on("comm_live_update", this.revive);
-    this.showSaved();
-    this.hello();
+    this.showName(String((model.get("state") ?? {}).model ?? "a model"));
+    this.showEmpty();
+    this.line.open();
   }
 
   dispose() {
     if (this.place) this.remember();
-    this.model.off("msg:custom", this.listen);
-    this.model.off("comm_live_update", this.revive);
-    clearTimeout(this.timer);
+    this.line.close();
     this.kept.dispose();
+    clearTimeout(this.reaching);
+    this.turns.forEach((turn) => turn.dispose());
   }
 
   // -------------------------------------------------------------- building
@@ -72,7 +78,7 @@ class ChatView {
     this.root = node("section", "llmc", { "aria-label": "Chat" }, [
       this.head(), this.settings.el, this.ledger.el,
       node("div", "llmc-middle", {}, [this.empty, this.log, this.toEnd]),
-      this.notice, this.earlier, this.composer(),
+      this.notice, this.earlier, this.composer(), this.kept.hiding,
     ]);
     keepKeys(this.root);
     this.root.addEventListener("keydown", (event) => this.key(event));
@@ -188,7 +194,7 @@ class ChatView {
     for (const tool of [...this.tools.children].slice(0, 3)) {
       tool.disabled = nothing || this.phase.name !== "idle";
     }
-    if (!nothing || this.empty.firstChild || this.seq === null) return;
+    if (!nothing || this.empty.firstChild || this.line.seq === null) return;
     const chips = (this.form.suggestions ?? []).map((text) => node("button", "llmc-chip", {
       type: "button", textContent: text, onclick: () => this.suggest(text),
     }));
@@ -202,10 +208,13 @@ class ChatView {
   }
 
   remember() {
-    const turns = this.savedTurns().map(([role, content]) => ({ role, content }));
-    const draft = this.input.value;
+    const turns = this.turns.map((turn) => turn.saved()).filter(Boolean);
+    let draft = this.input.value;
+    // A question without an answer goes back to where it was typed.
+    if (turns.at(-1)?.role === "user") draft = [turns.pop().content, draft].filter(Boolean).join("\n");
     const before = this.offered ? remembered.get(this.place, this.which) : undefined;
-    const found = turns.length ? { turns, draft } : this.offered ? { ...before, draft } : undefined;
+    const found = turns.length || (draft && !this.offered) ? { turns, draft }
+      : this.offered ? { ...before, draft } : undefined;
     remembered.set(this.place, this.which, found);
   }
 
@@ -223,9 +232,9 @@ class ChatView {
     this.offered = n > 0;
     const day = at && !Number.isNaN(Date.parse(at)) &&
       new Date(at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-    const of = [model, day].filter(Boolean).join(", ");
-    const text = `This notebook holds a conversation of ${n} turn${n === 1 ? "" : "s"}` +
-      `${of && ` (${of})`}.`;
+    const source = [model, day].filter(Boolean).join(", ");
+    const text = `This notebook holds an earlier conversation of ${n} turn${n === 1 ? "" : "s"}` +
+      `${source && ` (${source})`}.`;
     const button = (textContent, t, className) => node("button", `llmc-button ${className}`, {
       type: "button", textContent, onclick: () => {
         this.tell({ t });
@@ -238,24 +247,6 @@ class ChatView {
         button("Resume", "resume", "llmc-primary"), button("Start anew", "start anew", ""),
       ]),
     ] : []));
-    this.showEmpty();
-  }
-
-  savedTurns() {
-    const { turns } = this.model.get("state") ?? {};
-    return Array.isArray(turns) ? turns.filter(Array.isArray) : [];
-  }
-
-  // What the notebook saved, as text, until a kernel answers.
-  showSaved() {
-    this.showName(String((this.model.get("state") ?? {}).model ?? "a model"));
-    this.root.classList.add("llmc-saved");
-    for (const [role, text, note] of this.savedTurns()) {
-      const said = node("div", "llmc-said", { textContent: String(text) });
-      const foot = node("div", "llmc-foot", { textContent: String(note ?? "") });
-      const who = role === "user" ? "user" : "assistant";
-      this.log.append(node("article", `llmc-turn llmc-${who}`, {}, [said, foot]));
-    }
     this.showEmpty();
   }
 
@@ -279,20 +270,13 @@ class ChatView {
   // -------------------------------------------------------------- talking to the kernel
 
   tell(message) {
-    try {
-      this.model.send(message);
-      return true;
-    } catch {
-      this.showIdle();
-      this.say(GONE);
-      return false;
-    }
+    return this.line.send(message);
   }
 
-  hello() {
-    this.tell({ t: "hello", view: this.id });
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.seq === null && this.say(SILENT), HELLO_AGAIN);
+  lose() {
+    this.showIdle();
+    for (const turn of this.turns) turn.cutOff(LOST);
+    this.say(GONE);
   }
 
   press() {
@@ -310,8 +294,11 @@ class ChatView {
     if (!this.tell({ t: "send", ...this.pending })) this.answered(this.pending.nonce);
     const { nonce } = this.pending ?? {};
     setTimeout(() => {
-      if (nonce && this.pending?.nonce === nonce && this.answered(nonce)) this.say(SILENT);
-    }, 4 * HELLO_AGAIN);
+      if (nonce && this.pending?.nonce === nonce && this.answered(nonce)) {
+        this.say(SILENT);
+        this.line.hello();
+      }
+    }, TAKING);
   }
 
   answered(nonce) {
@@ -368,11 +355,11 @@ class ChatView {
     this.file.value = "";
     if (!file) return;
     try {
-      if (file.size > MAX_FILE) throw new Error("the file is too big");
+      if (file.size > MAX_FILE) throw new Error("it is larger than 20 MB");
       const data = JSON.parse(await file.text());
       const outputs = (data.cells ?? []).flatMap((cell) => cell.outputs ?? []);
       const found = outputs.map((output) => output.data?.[TRANSCRIPT]).filter(Boolean);
-      if (data.nbformat && !found.length) throw new Error("it holds no transcript of a chat");
+      if (data.nbformat && !found.length) throw new Error("it holds no saved chat");
       this.tell({ t: "load", data: found.at(-1) ?? data });
     } catch (error) {
       this.say(`${file.name} cannot be loaded: ${error.message ?? error}`);
@@ -390,25 +377,16 @@ class ChatView {
 
   // -------------------------------------------------------------- hearing from the kernel
 
-  receive(message) {
-    if (message.to !== undefined) {
-      if (message.to !== this.id) return;
-      this.place = this.root.closest(".jp-Cell") ?? this.root; // only now is the view in the page
-      const first = this.seq === null;
-      if (first) this.say("");
-      if (first) setTimeout(() => this.recall());
-      this.root.classList.remove("llmc-saved");
-      this.showName(message.model);
-    } else if (this.seq === null || message.seq <= this.seq) {
-      return; // the snapshot that was asked for has it
-    } else if (message.seq !== this.seq + 1) {
-      this.hello(); // one was missed
-      return;
-    }
-    this.seq = message.seq;
-    const stay = this.atEnd();
-    for (const op of message.ops) this.apply(op);
-    if (stay) this.scrollToEnd();
+  begin(first) {
+    this.transcript = new Transcript(); // what was missed may have changed it
+    this.keepsIt = false;
+    this.place = this.root.closest(".jp-Cell") ?? this.root; // only now is the view in the page
+    if (first || this.notice.firstChild?.textContent === GONE) this.say("");
+    if (first) setTimeout(() => this.recall());
+  }
+
+  end() {
+    if (this.stay) this.scrollToEnd();
     this.seeEnd();
   }
 
@@ -416,7 +394,7 @@ class ChatView {
     const turn = this.turns.find((view) => view.id === op.id);
     switch (op.o) {
       case "path": return this.path(op.at, op.turns);
-      case "tail": return turn?.edit(op.part, op.edits);
+      case "tail": return turn?.edit(op.part, op.edits, op.text);
       case "done": this.spark.rest(op.tps); return turn?.done(op);
       case "tools": return turn?.showCalls(op.html);
       case "tokens": return turn?.showTokens(op.rows);
@@ -427,8 +405,8 @@ class ChatView {
       case "context": return this.meter.show(op);
       case "phase": return this.showPhase(op);
       case "settings": this.showName(op.model); return this.settings.show(op);
-      case "kept": return this.kept.told(op);
-      case "transcript": return this.kept.renew(op);
+      case "kept": return this.keeps(op);
+      case "transcript": return this.keep(op);
       case "notice": return this.say(op.text, op.action);
       case "draft": return this.draft(op.text);
       case "file": return this.offerFile(op.data);
@@ -440,6 +418,31 @@ class ChatView {
     }
   }
 
+  // What the notebook file keeps of the chat. A page that can reach it puts in what changed; otherwise the
+  // kernel sends the whole of it each time.
+  keeps(op) {
+    this.kept.told(op);
+    clearTimeout(this.reaching);
+    this.reaching = setTimeout(() => this.reach(op.display), PATIENCE / 4); // the output comes after the view
+  }
+
+  reach(display) {
+    if (this.keepsIt || !this.kept.reaches(display)) return;
+    this.keepsIt = true;
+    this.tell({ t: "keeps" });
+  }
+
+  keep(op) {
+    if (!this.transcript.take(op)) {
+      this.tell({ t: "transcript", page: this.id }); // rows before it are missing
+      return;
+    }
+    this.kept.told(op);
+    this.reach(op.display);
+    const { display, revision, metadata } = op;
+    this.kept.renew({ display, revision, metadata, data: this.transcript.bundle() });
+  }
+
   accepted(nonce) {
     if (!this.answered(nonce)) return;
     this.input.value = "";
@@ -447,10 +450,10 @@ class ChatView {
   }
 
   path(at, turns) {
-    for (const view of this.turns.splice(at)) view.el.remove();
+    for (const view of this.turns.splice(at)) view.remove();
     if (at === 0) this.log.replaceChildren();
     for (const turn of turns) {
-      const view = new TurnView(turn, this.tell);
+      const view = new TurnView(turn, this.tell, this.form.scale ?? []);
       this.turns.push(view);
       this.log.append(view.el);
     }

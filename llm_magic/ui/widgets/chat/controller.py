@@ -1,18 +1,16 @@
-"""One chat's thread: it owns the turns and everything that is told to the page.
+"""The thread behind one chat: it owns the turns and everything that the pages are sent.
 
-Comes in: what a page asks for (from any thread, through `submit`), and the events of the stream
-that answers it. Goes out: numbered messages to the page, at most 20 a second, and after each turn
-the settled state. A message is {"seq": n, "ops": [...]}; a page that missed one wants a snapshot.
-
-Threads: `submit` and `stop` may be called from any thread and return at once. All else happens on
-the pump thread. Each request has a reader thread of its own, which loads the model, iterates the
-stream (so tools run there) and puts what it gets into the pump's inbox: the pump never waits for a
-model and always answers a reloaded page. It must not know ipywidgets, nor print: what a thread
-prints would land in whichever cell runs now.
+`submit`, `stop` and `wait` may be called from any thread and return at once. All else happens on
+the controller's thread. Each request has a reader thread of its own, which loads the model and
+iterates the stream (so tools run there) and puts what it gets into the controller's inbox: the
+controller never waits for a model and always answers a reloaded page. Nothing here prints: what a
+thread prints would land in whichever cell runs now.
 """
 
 import json
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,16 +24,28 @@ from llm_magic.utf8 import whole_json
 
 from ..shared import settings
 from ..shared.phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
-from ..shared.protocol import Op, Outbox
+from ..shared.protocol import Op
 from ..shared.stream_reader import Open, Told, begin
+from ..shared.token_rows import rows
 from ..shared.worker import Loop
 from . import resume
+from .outbox import ChatOutbox
 from .request import Port, Question, Run, decide
 from .resume import Earlier
-from .thread import Turn, Turns, plain, token_rows
+from .saved import VERSION
+from .thread import Turn, Turns, plain
+from .transcript import Transcript
 
 MAX_TEXT = 1_000_000
 LEDGER_ROWS = 50  # of the notebook's ledger, the newest; the sum is one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for an earlier conversation."""
+
+    find: Callable[[], Any]
+    done: threading.Event
 
 
 class Pump:
@@ -48,17 +58,17 @@ class Pump:
         self.earlier: Earlier | None = None  # a conversation that is offered, until there is one
         self._made: dict[str, Any] = {}  # settings that a person made
         self._port = port
-        self._out = Outbox(port.post)
+        self._out = ChatOutbox(port.post)
         after = (self._show_text, self._out.flush)
         self._loop = Loop(
             "llm-chat", self._take, after, self._fault, _begins, lambda: self._run is not None
         )
         self._run: Run | None = None
         self._question: Question | None = None
-        self._context: Op | None = None
         self._watched: Ledger | None = None
         # What was cleared, and the settings that go with it.
         self._cleared: tuple[Turn, Mapping[str, Any]] | None = None
+        self._told: Transcript | None = None  # the transcript that the pages have
 
     # ------------------------------------------------------------------ any thread
 
@@ -74,14 +84,12 @@ class Pump:
         self.messages = found.turns.messages()
         self.submit({"t": "load", "earlier": found})
 
-    def offer(self, data: Any) -> Earlier | None:
-        """Offer a saved conversation to go on from, where nothing was said yet: it is returned
-        then. ValueError if it cannot be read."""
-        found = Earlier.read(data, self.turns.render)
-        if not found.turns.root.children or self.messages or not self._loop.idle:
-            return None
-        self.submit({"t": "offer", "earlier": found})
-        return found
+    def search(self, find: Callable[[], Any]) -> threading.Event:
+        """Offer what `find` returns, if it is a conversation. `find` runs on this thread, where a
+        large file holds nobody up; the event is set afterwards."""
+        item = Search(find, threading.Event())
+        self._loop.put(item)
+        return item.done
 
     def to_dict(self) -> dict[str, Any]:
         """All that is known of the conversation as plain JSON, tokens included."""
@@ -120,6 +128,8 @@ class Pump:
                 self._hear(item)
             case Question():
                 self._ask(item)
+            case Search():
+                self._search(item)
             case Mapping():
                 self._obey(whole_json(item))
 
@@ -127,11 +137,12 @@ class Pump:
 
     def _obey(self, message: Mapping[str, Any]) -> None:
         match message:
-            case {"t": "hello", "view": str(view)}:
-                self._snapshot(view)
-            case {"t": "transcript", "view": str(view)}:
-                op = {"o": "transcript", **self._port.transcript.picture()}
-                self._out.snapshot(view, self._port.name, [op])
+            case {"t": "hello", "page": str(page)}:
+                self._snapshot(page)
+            case {"t": "transcript", "page": str(page)}:
+                self._out.answer(page, self._transcript(None))
+            case {"t": "keeps"}:
+                self._port.kept_by_page()
             case {"t": "stop"}:
                 self._stop()
             case {"t": "send", "text": str(text)}:
@@ -142,8 +153,8 @@ class Pump:
                 self._regenerate(id)
             case {"t": "fork", "id": int(id), "at": int(at), "alternative": int(n)}:
                 self._fork(id, at, n)
-            case {"t": "go on", "id": int(id)}:
-                self._go_on(id)
+            case {"t": "continue", "id": int(id)}:
+                self._continue(id)
             case {"t": "branch", "id": int(id), "index": int(index)}:
                 self._branch(id, index)
             case {"t": "tokens", "id": int(id)}:
@@ -166,10 +177,8 @@ class Pump:
                 self._go_on_from(found)
             case {"t": "load", "data": data}:
                 self._go_on_from(Earlier.read(data, self.turns.render))
-            case {"t": "offer", "earlier": Earlier() as found}:
-                self._offer(found)
             case {"t": "remembered", "turns": list(turns)}:
-                self._remembered(turns)
+                self._remembered({"version": VERSION, "turns": turns})
             case {"t": "resume"} if self.earlier is not None:
                 self._go_on_from(self.earlier)
             case {"t": "start anew"} if self.earlier is not None:
@@ -179,18 +188,17 @@ class Pump:
             case _:
                 self._out.notice("The page sent a message that this version does not know.")
 
-    def _snapshot(self, view: str) -> None:
+    def _snapshot(self, page: str) -> None:
         turns = [turn.picture() for turn in self.turns.path()]
         ops: list[Op] = [
             {"o": "path", "at": 0, "turns": turns},
             {"o": "settings", **self._set_values()},
-            {"o": "kept", **self._port.transcript.told()},
+            {"o": "kept", **self._port.kept.told()},
             {"o": "place", "key": self._port.key},
             self._offered(),
         ]
-        ops += [self._context] if self._context else []
         ops += [{"o": "ask", **self._question.shown()}] if self._question else []
-        self._out.snapshot(view, self._port.name, ops)
+        self._out.snapshot(page, ops)
 
     def _send(self, text: str, nonce: str, parent: Turn | None = None) -> None:
         if self._run is not None or not text.strip() or len(text) > MAX_TEXT:
@@ -220,12 +228,16 @@ class Pump:
         given = prefix(turn.reply, at, choice(turn.reply, at, alternative + 1))
         self._start(turn.parent, self._port.fork(turn.reply, given))
 
-    def _go_on(self, id: int) -> None:
+    def _continue(self, id: int) -> None:
         turn = self._answered(id)
-        if turn is None or turn.reply is None or turn.parent is None or not turn.can_go_on:
+        if turn is None or turn.reply is None or turn.parent is None or not turn.can_continue:
             return
-        open_ = self._port.fork(turn.reply, turn.reply.tokens)
-        self._start(turn.parent, open_, extends=turn)
+        if turn.exact:
+            self._start(turn.parent, self._port.fork(turn.reply, turn.reply.tokens), extends=turn)
+            return
+        # Its tokens are unknown, as of an answer in a saved notebook: the model reads its text.
+        begun = (*self.turns.messages(turn.parent), Message("assistant", turn.reply.text))
+        self._start(turn.parent, self._port.extend(begun), extends=turn, begun=turn.reply.text)
 
     def _branch(self, id: int, index: int) -> None:
         turn = self.turns.find(id)
@@ -236,7 +248,7 @@ class Pump:
     def _tokens(self, id: int) -> None:
         turn = self.turns.find(id)
         if turn is not None and turn.reply is not None:
-            self._out.add("tokens", id=id, rows=token_rows(turn.reply.tokens))
+            self._out.add("tokens", id=id, rows=rows(turn.reply.tokens))
 
     def _verdict(self, call: str, yes: bool, arguments: Any) -> None:
         question = self._question
@@ -285,8 +297,8 @@ class Pump:
                 self._watched.forget(self._on_ledger)
             ledger.watch(self._on_ledger)
             self._watched = ledger
-        rows = throughput.rows(ledger)
-        self._out.add("ledger", head=list(throughput.HEAD), rows=rows[-LEDGER_ROWS:])
+        table = throughput.rows(ledger)
+        self._out.add("ledger", head=list(throughput.HEAD), rows=table[-LEDGER_ROWS:])
 
     def _set_values(self) -> dict[str, Any]:
         return {"model": self._port.name, "values": dict(self._port.settings())}
@@ -316,7 +328,8 @@ class Pump:
         since = self.turns.replace(root)
         self._cleared = (since, {}) if since.children else None
         if self._cleared is not None:  # a second view still offered to undo
-            self._out.notice("What was said since then was put aside.", "restore")
+            text = "Messages sent since then were set aside. Undo brings them back."
+            self._out.notice(text, "restore")
         self._make_all(made)
 
     # ------------------------------------------------------------------ an earlier conversation
@@ -328,15 +341,28 @@ class Pump:
 
         self._change(change)
 
+    def _search(self, item: Search) -> None:
+        try:
+            data = item.find()
+            if data is not None and not self.turns.root.children:
+                found = Earlier.read(data, self.turns.render)
+                if found.turns.root.children:
+                    self._offer(found)
+                    self._settled()
+        except ValueError:
+            pass  # another program's data, or damaged: nobody asked for it
+        finally:
+            item.done.set()
+
     def _offer(self, found: Earlier) -> None:
         if not self.turns.root.children:
             self.earlier = found
-            self._out.ops(self._offered())
+            self._out.extend([self._offered()])
 
-    def _remembered(self, turns: list[Any]) -> None:
+    def _remembered(self, data: Mapping[str, Any]) -> None:
         """What the page has seen of this cell's chat before. It is as new as the saved notebook or
         newer, but has less: only what the other one lacks counts."""
-        found = Earlier.read(turns, self.turns.render)
+        found = Earlier.read(data, self.turns.render)
         known = self.earlier is not None and self.earlier.holds(found)
         if not known and not self.turns.root.children and found.turns.root.children:
             self._offer(found)
@@ -350,8 +376,8 @@ class Pump:
         self.turns.take(found.turns)
         self._cleared = self.turns.replace(Turn(0, "root")), found.saved.settings
         self.earlier = None
-        self._out.ops(self._offered())
-        self._out.notice("The earlier conversation was put aside.", "restore")
+        self._out.extend([self._offered()])
+        self._out.notice("The earlier conversation was set aside. Undo brings it back.", "restore")
         self._settle()
 
     def _stop(self) -> None:
@@ -361,7 +387,7 @@ class Pump:
         run.stopping = True
         if run.stream is not None:
             run.stream.cancel("interrupted")
-            self._out.set_phase(STOPPING)
+            self._out.phase(STOPPING)
         else:
             # The model is being loaded, which goes on by itself; only the request is dropped.
             self._end(run, None, None)
@@ -376,12 +402,13 @@ class Pump:
     def _answer(self, user: Turn) -> None:
         self._start(user, self._port.open(self.turns.messages(user), self._decide))
 
-    def _start(self, user: Turn, open_: Open, extends: Turn | None = None) -> None:
-        turn = self.turns.add(user, "assistant")
+    def _start(self, user: Turn, open_: Open, extends: Turn | None = None, begun: str = "") -> None:
+        turn = self.turns.add(user, "assistant", begun)
         turn.busy = True
-        run = self._run = Run(turn, Fold(self._port.name), extends)
+        turn.answer.update(begun)
+        run = self._run = Run(turn, Fold(self._port.name), extends, begun)
         self._redraw(user.parent)
-        self._out.set_phase(START)
+        self._out.phase(START)
         begin("llm-chat-reader", run, open_, self._loop.put, self._port.window)
 
     def _decide(self, call: ToolCall, arguments: Any) -> Any:
@@ -393,7 +420,7 @@ class Pump:
         if question.run is self._run:
             self._question = question
             self._out.add("ask", **question.shown())
-            self._out.set_phase(Phase("ask", f"May {question.call.name} be called?"))
+            self._out.phase(Phase("ask", f"May {question.call.name} be called?"))
 
     def _hear(self, told: Told[Run]) -> None:
         run = told.run
@@ -410,7 +437,7 @@ class Pump:
                 self._out.add("tools", id=run.turn.id, html=run.turn.ending()["tools"])
             phase = phase_of(told.what, self._port.name)
             if phase is not None and not run.stopping:
-                self._out.set_phase(phase)
+                self._out.phase(phase)
         if told.ended:
             run.turn.messages = told.added
             self._end(run, told.reply, told.error, told.window)
@@ -419,8 +446,10 @@ class Pump:
         run = self._run
         if run is None:
             return
-        for part, tail in (("reasoning", run.turn.reasoning), ("answer", run.turn.answer)):
-            self._out.patch(run.turn.id, part, tail.update("".join(run.parts[part])))
+        turn, reasoning, answer = run.turn, run.text("reasoning"), run.text("answer")
+        self._out.patch(turn.id, "reasoning", turn.reasoning.update(reasoning))
+        self._out.patch(turn.id, "answer", turn.answer.update(answer), answer[len(turn.text) :])
+        turn.text = answer
         if run.count and not self._out.empty:
             self._out.add("live", n=run.count, tps=round(run.speed, 1))
 
@@ -431,6 +460,10 @@ class Pump:
         self._forget_question()
         reply = reply or run.fold.reply()
         empty = not (reply.text or reply.reasoning or reply.calls or turn.trace)
+        if run.begun:
+            # The text that was continued is part of the answer, but its tokens are not known.
+            reply = replace(reply, text=run.begun + reply.text, tokens=(), kinds=(), prompt_ids=())
+            reply = replace(reply, prompt=None)
         turn.busy = False
         if error is not None and not run.stopping:
             turn.error = describe(error)
@@ -442,22 +475,25 @@ class Pump:
             self._finish(turn, reply, run.stopping, run.extends)
             self._measure(reply, window)
             self._port.ledger.add(throughput.entry(measured(reply), "chat"))
-        self._out.set_phase(IDLE)
+        self._out.phase(IDLE)
         self._settle()
 
     def _finish(self, turn: Turn, reply: Reply, stopped: bool, extended: Turn | None) -> None:
-        turn.reply, turn.text = reply, reply.text
+        turn.reply = reply
         turn.note = NOTES.get("interrupted" if stopped else reply.finish_reason or "", "")
         self._out.patch(turn.id, "reasoning", turn.reasoning.settle(reply.reasoning))
         self._out.patch(turn.id, "answer", turn.answer.settle(reply.text))
-        self._out.add("done", id=turn.id, **turn.ending())
+        # The page has the text already, but for a stop string that was taken off its end.
+        text = {} if turn.text == reply.text else {"text": reply.text}
+        turn.text = reply.text
+        self._out.add("done", id=turn.id, **text, **turn.ending())
         if extended is not None:
             self.turns.remove(extended)
             self._redraw(turn.parent)
 
     def _measure(self, reply: Reply, window: int | None) -> None:
         if window and reply.usage.total:
-            self._context = self._out.add("context", used=reply.usage.total, size=window)
+            self._out.state("context", used=reply.usage.total, size=window)
 
     def _withdraw(self, turn: Turn) -> None:
         """Nothing came: the question goes back to where it was typed, and no turn dangles."""
@@ -492,7 +528,7 @@ class Pump:
     def _settle(self) -> None:
         if self.earlier is not None:
             self.earlier = None if self.turns.root.children else self.earlier
-            self._out.ops(self._offered())
+            self._out.extend([self._offered()])
         self.messages = self.turns.messages()
         replies = [turn.reply for turn in self.turns.path() if turn.reply is not None]
         self.last = replies[-1] if replies else None
@@ -501,7 +537,16 @@ class Pump:
 
     def _settled(self) -> None:
         self._port.settled()
-        self._out.add("kept", **self._port.transcript.told())
+        self._out.extend([self._transcript(self._told)])
+        self._told = self._port.transcript
+
+    def _transcript(self, old: Transcript | None) -> Op:
+        """What changed of the transcript since the old one."""
+        kept = self._port.kept
+        return {
+            "o": "transcript", **kept.told(), "metadata": kept.metadata,
+            "around": list(kept.around), **self._port.transcript.since(old),
+        }  # fmt: skip
 
 
 def _begins(item: Any) -> bool:
@@ -509,4 +554,4 @@ def _begins(item: Any) -> bool:
     return isinstance(item, Mapping) and item.get("t") in _BEGINNERS
 
 
-_BEGINNERS = ("send", "edit", "regenerate", "fork", "go on")
+_BEGINNERS = ("send", "edit", "regenerate", "fork", "continue")

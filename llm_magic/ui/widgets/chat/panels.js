@@ -1,5 +1,4 @@
-// The settings, the context meter and the line of speeds. Comes in: what may be set and is set,
-// counts and speeds. Goes out: elements, and wishes through `tell`.
+// The panels of a chat: its settings, how full the context is, the ledger, and the line of speeds.
 
 import { node } from "../shared/dom.js";
 import { drawing, iconButton } from "./parts.js";
@@ -137,7 +136,7 @@ export class Ledger {
     this.head.replaceChildren(...head.map((text) => node("th", "", { scope: "col", textContent: text })));
     this.body.replaceChildren(...rows.map((row) => this.row(row)));
     if (!rows.length) this.body.append(node("tr", "", {}, [
-      node("td", "", { colSpan: head.length, textContent: "nothing was asked yet" }),
+      node("td", "", { colSpan: head.length, textContent: "No model has answered in this notebook yet." }),
     ]));
     this.el.scrollTop = this.el.scrollHeight;
   }

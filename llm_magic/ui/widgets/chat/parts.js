@@ -1,4 +1,4 @@
-// Small parts that the chat is built of. Comes in: names, texts, handlers. Goes out: elements.
+// Small parts that the chat is built of: icons, buttons, the clipboard, a new cell.
 
 import { node } from "../shared/dom.js";
 
@@ -63,7 +63,7 @@ export function copyButton(label, getText) {
   const button = iconButton("copy", label, async () => {
     const ok = await copyText(getText());
     button.replaceChildren(icon(ok ? "done" : "close"));
-    button.title = ok ? "Copied" : "The page may not use the clipboard";
+    button.title = ok ? "Copied" : "The browser does not let this page use the clipboard";
     setTimeout(() => {
       button.replaceChildren(icon("copy"));
       button.title = label;

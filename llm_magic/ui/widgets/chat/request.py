@@ -17,6 +17,7 @@ from llm_magic.ui.views.ledger import Ledger
 from ..shared.jupyter import Kept
 from ..shared.stream_reader import Open, Reading
 from .thread import Turn
+from .transcript import Transcript
 
 POLL = 0.1  # seconds between looks at Stop while a person decides about a call
 
@@ -42,6 +43,10 @@ class Port(Protocol):
 
     def fork(self, reply: Reply, given: tuple[Token, ...]) -> Open:
         """How to go on from a reply's prompt and these tokens of it."""
+        ...
+
+    def extend(self, messages: tuple[Message, ...]) -> Open:
+        """How to continue the last of these messages, an answer, after its text."""
         ...
 
     def set(self, name: str, value: Any) -> None:
@@ -70,8 +75,17 @@ class Port(Protocol):
         ...
 
     @property
-    def transcript(self) -> Kept:
+    def transcript(self) -> Transcript:
         """What a saved notebook shows of the chat."""
+        ...
+
+    @property
+    def kept(self) -> Kept:
+        """The output that shows it."""
+        ...
+
+    def kept_by_page(self) -> None:
+        """From now on a page keeps that output up to date."""
         ...
 
 
@@ -82,6 +96,7 @@ class Run(Reading):
     turn: Turn
     fold: Fold
     extends: Turn | None = None  # the answer that this one continues, and takes the place of
+    begun: str = ""  # the text of it, where its tokens are not known
     parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
 
     def hear(self, event: Event) -> None:
@@ -89,6 +104,10 @@ class Run(Reading):
         if isinstance(event, Delta):
             self.parts[event.kind].append(event.text)
             self.times += [token.at for token in event.tokens if not token.forced]
+
+    def text(self, part: str) -> str:
+        """What has come of "answer" or "reasoning"."""
+        return (self.begun if part == "answer" else "") + "".join(self.parts[part])
 
     @property
     def count(self) -> int:

@@ -63,16 +63,26 @@ class Earlier:
 NONE = {"n": 0, "model": "", "at": ""}  # the op of no conversation
 
 
-def find(name: str | None, nth: int) -> Any:
-    """What the saved notebook holds of the chat that the running cell shows, not checked, or None.
+def finder(name: str | None, nth: int) -> Callable[[], Any]:
+    """A search for what the saved notebook holds of the chat that the running cell shows.
 
-    name: of the chat, if it has one: it is found in any cell. nth: which of the chats without a
-    name that this cell shows it is, from 0.
+    It returns the conversation, not checked, or None; it may run on any thread.
+
+    Args:
+        name: Of the chat, if it has one: it is found in any cell.
+        nth: Which of the chats without a name that this cell shows it is, from 0.
     """
     shell = get_ipython()
-    try:
+    try:  # here, on the thread of the cell: another one has no cell
         parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
         path = notebook(os.environ, getattr(shell, "user_ns", {}))
+    except Exception:
+        return lambda: None
+    return lambda: _find(path, parent, name, nth)
+
+
+def _find(path: Path | None, parent: Any, name: str | None, nth: int) -> Any:
+    try:
         held = None if path is None else path.read_bytes()
         # Most notebooks hold no chat: they need not be parsed.
         if held is None or VENDOR.encode() not in held:

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_magic.chat.reply import Reply
-from llm_magic.events import Message, Token, ToolRecord
+from llm_magic.events import Message, ToolRecord
 from llm_magic.ui.views import tooltrace
-from llm_magic.ui.views.logprobs import SCALE, entropy, percent, probability, shade
-from llm_magic.ui.views.summary import cached
+from llm_magic.ui.views.summary import cached, counted
 from llm_magic.utf8 import whole
 
+from ..shared.phases import CONTINUABLE, CUT_OFF
 from . import saved as chat_saved
 from .markdown_diff import Tail
 from .saved import VERSION, Row, Saved
-
-MAX_SAVED = 100_000  # characters of the trait that the front end keeps; the transcript has all
 
 
 def plain(text: str) -> str:
@@ -64,6 +62,11 @@ class Turn:
     busy: bool = False
 
     @property
+    def source(self) -> str:
+        """The text as it was written: Markdown. Of an answer in the making, what has come."""
+        return self.reply.text if self.reply is not None else self.text
+
+    @property
     def message(self) -> Message:
         if self.role == "assistant" and self.reply is not None:
             return self.reply.message
@@ -78,7 +81,8 @@ class Turn:
         if usage.total:
             held = cached(usage)
             reused = f" ({held} cached)" if held else ""
-            parts.append(f"{usage.prompt}{reused} + {usage.completion} tokens")
+            parts.append(f"{usage.prompt:,} prompt tokens{reused}")
+            parts.append(f"{counted(usage.completion, 'answer token')}")
         if timings.decode_tps and not steady:
             parts.append(f"{timings.decode_tps:.0f} tok/s")
         return [part for part in parts if part]
@@ -90,18 +94,27 @@ class Turn:
         return {
             "foot": self.foot(), "note": self.note, "error": self.error,
             "tools": tooltrace.fragment(self.trace), "tokens": any(t.top for t in tokens),
-            "more": self.can_go_on, "tps": round(tps),
+            "more": self.can_continue, "tps": round(tps),
         }  # fmt: skip
 
     @property
-    def can_go_on(self) -> bool:
-        """The answer was cut off and consists of nothing but its tokens: it can be continued."""
+    def exact(self) -> bool:
+        """Whether the answer can be continued after its very tokens."""
         reply = self.reply
-        if reply is None or reply.finish_reason != "length" or self.trace:
-            return False
-        return bool(reply.prompt_ids or reply.prompt) and all(
-            t.id is not None for t in reply.tokens
+        return (
+            reply is not None
+            and bool(reply.prompt_ids or reply.prompt)
+            and bool(reply.tokens)
+            and all(t.id is not None for t in reply.tokens)
         )
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the answer was cut off and can be continued: after its tokens, or its text."""
+        if self.reply is None or self.busy or self.children or self.trace or self.reply.calls:
+            return False
+        cut = self.note in CONTINUABLE or self.reply.finish_reason in CUT_OFF
+        return cut and (self.exact or bool(self.reply.text))
 
     def picture(self) -> dict[str, Any]:
         """What a page needs to draw this turn. HTML in it is safe; everything else is text."""
@@ -110,7 +123,7 @@ class Turn:
             out["text"] = self.text
         else:
             out |= {"answer": list(self.answer.blocks), "reasoning": list(self.reasoning.blocks)}
-            out |= {"busy": self.busy, **self.ending()}
+            out |= {"text": self.source, "busy": self.busy, **self.ending()}
         siblings = self.parent.children if self.parent else [self]
         if len(siblings) > 1:
             out["branch"] = [siblings.index(self), len(siblings)]
@@ -155,18 +168,6 @@ class Turns:
             if turn is upto:
                 break
         return tuple(out)
-
-    def saved(self) -> list[list[str]]:
-        """[[role, text, note]] of the newest turns: what a page can show without a kernel."""
-        rows: list[list[str]] = []
-        left = MAX_SAVED
-        for turn in reversed(self.path()):
-            text = turn.message.text
-            left -= len(text)
-            if left < 0:
-                break
-            rows.append([turn.role, text, turn.error or turn.note])
-        return rows[::-1]
 
     def to_dict(
         self, tokens: bool = True, replies: bool = True, versions: bool = True
@@ -276,31 +277,3 @@ def walk(turn: Turn) -> Iterator[Turn]:
     while turn.children:
         turn = turn.children[turn.active]
         yield turn
-
-
-def token_rows(tokens: Sequence[Token]) -> list[list[Any]]:
-    """[text, percent, rank, [[text, percent, allowed]], bits, forbidden, shade] per token for a
-    page: bits the entropy that is known of, forbidden the share that a constraint took away, shade
-    the number of a step of the scale."""
-    return [
-        [
-            _shown(token.bytes),
-            percent(probability(token.logprob)),
-            token.rank,
-            [
-                [_shown(top.bytes), percent(probability(top.logprob)), top.allowed]
-                for top in token.top
-            ],
-            None if (bits := entropy(token)) is None else round(bits, 2),
-            percent(token.masked) if token.masked else None,
-            SCALE.index(shade(token)),
-        ]
-        for token in tokens
-    ]
-
-
-def _shown(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "".join(f"⟨{byte:02x}⟩" for byte in data)  # part of a character

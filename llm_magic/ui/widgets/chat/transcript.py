@@ -1,19 +1,21 @@
 """A chat as static HTML, Markdown, text and data: what stays in the saved notebook.
 
-Comes in: the turns of the shown path. Goes out: a MIME bundle that needs no kernel, no script and
-no style sheet, and from such a bundle in a file the conversation again. It must not know widgets or
-threads.
+It needs no kernel, no script and no style sheet. It is made of rows, one per turn, and of what
+stands around them, so that a page needs to be sent the changed rows only (transcript.js puts them
+together). A file that holds such an output gives the conversation back.
 """
 
 import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llm_magic.events import ToolRecord
 from llm_magic.ui.views import summary, tooltrace
 
+from ..shared.protocol import JSON
 from .thread import Turn, Turns
 
 VENDOR = "application/vnd.llm-magic.chat+json"
@@ -21,26 +23,96 @@ MAX_DATA = 250_000  # characters of the conversation as data; a longer one is sa
 _WHO = {"user": "You", "assistant": "Model"}
 _EDGE = {"user": "#8a8a8a", "assistant": "#1f77b4"}  # hex only: front ends strip variables
 
+Bundle = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A MIME bundle in parts.
+
+    Args:
+        frame: For each MIME type of text: what stands before the rows, between two of them, and
+            after the last one.
+        rows: For each turn, its part of each MIME type; that of `VENDOR` is an object.
+        data: The object of `VENDOR` without its turns, or None where there is none.
+    """
+
+    frame: Mapping[str, tuple[str, str, str]]
+    rows: tuple[Mapping[str, Any], ...]
+    data: Mapping[str, Any] | None = None
+
+    def bundle(self) -> Bundle:
+        """The output as a whole.
+
+        >>> Transcript({"text/plain": ("<", ", ", ">")}, ({"text/plain": "a"},) * 2).bundle()
+        {'text/plain': '<a, a>'}
+        """
+        out: Bundle = {
+            mime: before + between.join(row[mime] for row in self.rows) + after
+            for mime, (before, between, after) in self.frame.items()
+        }
+        if self.data is not None:
+            out[VENDOR] = {**self.data, "turns": [row[VENDOR] for row in self.rows]}
+        return out
+
+    def since(self, old: "Transcript | None") -> dict[str, JSON]:
+        """What a page that has the old one needs for the new one.
+
+        >>> row = {"text/plain": "a"}
+        >>> old = Transcript({}, (row,))
+        >>> Transcript({}, (row, {"text/plain": "b"})).since(old)
+        {'frame': {}, 'data': None, 'at': 1, 'rows': [{'text/plain': 'b'}]}
+        """
+        known = old.rows if old is not None else ()
+        at = 0
+        while at < min(len(known), len(self.rows)) and known[at] == self.rows[at]:
+            at += 1
+        frame: dict[str, JSON] = {mime: list(parts) for mime, parts in self.frame.items()}
+        return {"frame": frame, "data": self.data, "at": at, "rows": list(self.rows[at:])}
+
+
+def transcript(
+    turns: Turns, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
+) -> Transcript:
+    """The conversation that is shown, with text/plain, text/markdown, text/html and our own JSON.
+
+    Args:
+        turns: An answer that is being written is left out.
+        model: Its name.
+        steady: Nothing that differs between two runs, and no JSON.
+        about: What else the JSON holds.
+    """
+    path = [turn for turn in turns.path() if not turn.busy]
+    head = title(path, model)
+    gap = "\n\n" if path else ""
+    summary_ = f"<summary>{html.escape(head)}</summary>"
+    frame = {
+        "text/plain": (head + gap, "\n\n", ""),
+        "text/markdown": (f"*{head}*{gap}", "\n\n", ""),
+        # Open: where no widget lives, it is all that shows the conversation.
+        "text/html": (f"<details open>{summary_}", "", "</details>"),
+    }
+    data = None if steady or not path else _data(turns)
+    saved: Sequence[Any] = data.pop("turns") if data is not None else ()
+    rows: list[dict[str, Any]] = [
+        {
+            "text/plain": _text(turn, steady),
+            "text/markdown": _markdown(turn),
+            "text/html": _html(turn, steady),
+        }
+        for turn in path
+    ]
+    for row, one in zip(rows, saved, strict=False):
+        row[VENDOR] = one
+    known = None if data is None else {**data, "model": model, **(about or {})}
+    return Transcript(frame, tuple(rows), known)
+
 
 def bundle(
     turns: Turns, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """text/plain, text/markdown, text/html and our own JSON of the turns.
-
-    steady: nothing that differs between two runs, and no JSON. about: what else the JSON holds.
-    """
-    path = turns.path()
-    out: dict[str, Any] = {
-        "text/plain": text(path, model, steady),
-        "text/markdown": markdown(path, model),
-        "text/html": folded(path, model, steady),
-    }
-    if steady:
-        return out
-    data = _data(turns) if path else None
-    if data is not None:
-        out[VENDOR] = {**data, "model": model, **(about or {})}
-    return out
+) -> Bundle:
+    """As `transcript`, as a whole."""
+    return transcript(turns, model, steady, about).bundle()
 
 
 def _data(turns: Turns) -> dict[str, Any] | None:
@@ -66,7 +138,7 @@ def read(path: Path) -> Any:
     held = [output["data"] for _, found in outputs(data) for output in found]
     found = [data[VENDOR] for data in held if VENDOR in data]
     if not found:
-        raise ValueError(f"{path.name} holds no transcript of a chat")
+        raise ValueError(f"{path.name} holds no saved chat")
     return found[-1]
 
 
@@ -90,28 +162,17 @@ def title(turns: list[Turn], model: str) -> str:
     return f"Transcript of the chat with {model}: {n} turn{'s' * (n != 1)}"
 
 
-def text(turns: list[Turn], model: str, steady: bool = False) -> str:
-    rows = [title(turns, model)]
-    for turn in turns:
-        calls = f"\n{tooltrace.plain(_trace(turn, steady))}" if turn.trace else ""
-        rows.append(f"{_WHO[turn.role]}: {turn.message.text}{_remark(turn)}{calls}")
-    return "\n\n".join(rows)
+def _text(turn: Turn, steady: bool) -> str:
+    calls = f"\n{tooltrace.plain(_trace(turn, steady))}" if turn.trace else ""
+    return f"{_WHO[turn.role]}: {turn.message.text}{_remark(turn)}{calls}"
 
 
-def markdown(turns: list[Turn], model: str) -> str:
-    rows = [f"*{title(turns, model)}*"]
-    for turn in turns:
-        rows.append(f"**{_WHO[turn.role]}**\n\n{turn.message.text}{_remark(turn)}")
-    return "\n\n".join(rows)
+def _markdown(turn: Turn) -> str:
+    return f"**{_WHO[turn.role]}**\n\n{turn.message.text}{_remark(turn)}"
 
 
-def folded(turns: list[Turn], model: str, steady: bool = False) -> str:
-    """The HTML: one `details` element, closed. The answers' blocks were made safe when rendered."""
-    head = f"<summary>{html.escape(title(turns, model))}</summary>"
-    return f"<details>{head}{''.join(_row(turn, steady) for turn in turns)}</details>"
-
-
-def _row(turn: Turn, steady: bool) -> str:
+def _html(turn: Turn, steady: bool) -> str:
+    """The blocks of an answer were made safe when they were rendered."""
     if turn.role == "user":
         body = f"<p>{html.escape(turn.text)}</p>".replace("\n", "<br>")
     else:

@@ -1,16 +1,16 @@
-// One turn on the page. Comes in: its picture, and changes to it. Goes out: what the person wants
-// done with it, through `tell`. HTML in "answer", "reasoning", "tools" and "edits" was made safe in
-// Python; everything else is set as text.
+// One turn on the page. HTML in "answer", "reasoning", "tools" and "edits" was made safe in Python;
+// everything else is set as text.
 
 import { node } from "../shared/dom.js";
-import { iconButton, copyButton, toNewCell } from "./parts.js";
-
-// Probability from which a token is shaded less; the same steps as in a cell's heat map (a test says so).
-const FLOORS = [0.9, 0.5, 0.2, 0.05, 0.01];
+import { legend, TokenInspector } from "../shared/inspector.js";
+import { copyButton, iconButton, toNewCell } from "./parts.js";
 
 export class TurnView {
-  constructor(turn, tell) {
+  // tell(message): to the kernel. scale: the probabilities at which the shades of tokens begin.
+  constructor(turn, tell, scale) {
     this.id = turn.id;
+    this.scale = scale;
+    this.note = turn.note ?? "";
     this.role = turn.role;
     this.tell = tell;
     this.html = { answer: [], reasoning: [] };
@@ -23,6 +23,22 @@ export class TurnView {
     if (turn.role === "user") this.user(turn);
     else this.assistant(turn);
     if (turn.branch) this.branches(turn.branch);
+  }
+
+  dispose() {
+    this.inspector?.dispose();
+    this.inspector = null;
+  }
+
+  remove() {
+    this.dispose();
+    this.el.remove();
+  }
+
+  // What is remembered of the turn when its kernel is gone; nothing of an answer without a word.
+  saved() {
+    if (!this.text) return null;
+    return { role: this.role, content: this.text, ...(this.note ? { note: this.note } : {}) };
   }
 
   branches([index, count]) {
@@ -86,6 +102,7 @@ export class TurnView {
   // -------------------------------------------------------------- what the model said
 
   assistant(turn) {
+    this.text = turn.text ?? ""; // as it was written: Markdown
     this.thoughts = node("div", "llmc-md");
     this.folded = node("details", "llmc-reasoning", { hidden: true }, [
       node("summary", "", { textContent: "Reasoning" }), this.thoughts,
@@ -119,7 +136,17 @@ export class TurnView {
     this.actions.hidden = on;
   }
 
-  edit(part, edits) {
+  // The kernel is gone, and the answer will not go on.
+  cutOff(note) {
+    if (!this.el.classList.contains("llmc-writing")) return;
+    this.question?.remove();
+    this.note = note;
+    this.busy(false);
+    this.foot.replaceChildren(node("span", "llmc-note", { textContent: note }));
+  }
+
+  edit(part, edits, text = "") {
+    if (part === "answer") this.text += text;
     const home = part === "answer" ? this.answer : this.thoughts;
     for (const [at, keep, add] of edits) {
       const html = (this.html[part][at] ?? "").slice(0, keep) + add;
@@ -151,7 +178,9 @@ export class TurnView {
     this.calls.innerHTML = html ?? "";
   }
 
-  done({ foot, note, error, tokens, tools, more }) {
+  done({ foot, note, error, tokens, tools, more, text }) {
+    this.text = text ?? this.text;
+    this.note = note || error;
     this.busy(false);
     this.showCalls(tools);
     this.look.hidden = !tokens;
@@ -160,7 +189,7 @@ export class TurnView {
       ...(note ? [node("span", "llmc-note", { textContent: note })] : []),
       ...(error ? [node("span", "llmc-error", { textContent: error })] : []),
       ...(more ? [node("button", "llmc-link", {
-        type: "button", textContent: "Go on", onclick: () => this.tell({ t: "go on", id: this.id }),
+        type: "button", textContent: "Continue", onclick: () => this.tell({ t: "continue", id: this.id }),
       })] : []),
     );
   }
@@ -202,72 +231,16 @@ export class TurnView {
     this.look.setAttribute("aria-expanded", String(open));
     this.look.title = open ? "Show the text" : "Show the tokens";
     this.look.setAttribute("aria-label", this.look.title);
+    if (!open) this.inspector?.card.hide();
     if (open && !this.tokens.firstChild) this.tell({ t: "tokens", id: this.id });
   }
 
   showTokens(rows) {
-    const detail = node("div", "llmc-detail", {}, [
-      "Arrow keys or the mouse choose a token; another word beside it continues from there.",
-    ]);
-    const parts = rows.map((row, i) => this.chip(row, () => this.showOne(detail, row, i)));
-    const chips = parts.map(([chip]) => chip);
-    const flow = node("div", "llmc-flow", { role: "group", "aria-label": "Tokens of the answer" },
-      parts.flat());
-    if (chips.length) chips[0].tabIndex = 0;
-    flow.addEventListener("keydown", (event) => this.walk(event, chips));
-    const steps = FLOORS.map((floor, i) => step(i, `${floor * 100}%`));
-    const legend = node("div", "llmc-legend", {}, ["probability from ", ...steps, step(FLOORS.length, "less")]);
-    this.tokens.replaceChildren(flow, legend, detail);
+    this.dispose();
+    const choose = (text, i, alternative) => this.tell({ t: "fork", id: this.id, at: i, alternative });
+    this.inspector = new TokenInspector(this.tokens, 1, choose, () => "");
+    const [text] = this.inspector.texts;
+    this.tokens.replaceChildren(text.el, legend(this.scale), this.inspector.card.el);
+    text.show("Tokens of the answer", rows, { common: 0, kinds: [] });
   }
-
-  // A token as a button. What of it stands behind a line break is on the next line, as in the text; a
-  // button cannot be cut in two, so this is a part of its own that leads to the button.
-  chip([text, percent, , , , , level], show) {
-    const visible = text.replace(/\n/g, "⏎\n").replace(/\t/g, "⇥\t")
-      .replace(/ {2,}/g, (blanks) => "·".repeat(blanks.length)) || "∅";
-    const [first, ...rest] = visible.split("\n");
-    const chip = node("button", `llmc-token llmc-p${level}`, {
-      type: "button", tabIndex: -1, textContent: first, onfocus: show, onmouseenter: show,
-      "aria-label": `${text.trim() || "blank"}, ${percent}`,
-    });
-    const more = (textContent) => node("span", `llmc-more llmc-p${level}`, {
-      textContent, "aria-hidden": "true", onmouseenter: show, onclick: () => chip.focus(),
-    });
-    return [chip, ...rest.flatMap((part) => [node("br"), ...(part ? [more(part)] : [])])];
-  }
-
-  walk(event, chips) {
-    const at = chips.indexOf(document.activeElement);
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: chips.length - 1 }[event.key];
-    if (to === undefined || !chips[to]) return;
-    event.preventDefault();
-    if (at >= 0) chips[at].tabIndex = -1;
-    chips[to].tabIndex = 0;
-    chips[to].focus();
-  }
-
-  showOne(detail, [text, percent, rank, top, bits, forbidden], i) {
-    const others = top.map(([other, share, allowed], n) => node("button", `llmc-alternative${allowed ? "" : " llmc-banned"}`, {
-      type: "button", disabled: !allowed || other === text,
-      title: allowed ? "Continue from here with this" : "Not allowed by the constraint",
-      onclick: () => this.tell({ t: "fork", id: this.id, at: i, alternative: n }),
-    }, [
-      node("span", "llmc-word", { textContent: `${allowed ? "" : "✗ "}${JSON.stringify(other).slice(1, -1) || "∅"}` }),
-      node("span", "llmc-share", { textContent: share }),
-    ]));
-    const facts = [percent];
-    if (rank !== null) facts.push(`rank ${rank}`);
-    if (bits !== null) facts.push(`entropy ≥ ${bits.toFixed(2)} bits`);
-    if (forbidden) facts.push(`${forbidden} forbidden by the constraint`);
-    detail.replaceChildren(
-      node("span", "", { textContent: `token ${i + 1}: ` }),
-      node("code", "", { textContent: JSON.stringify(text) }),
-      node("span", "", { textContent: ` ${facts.join(", ")}` }),
-      node("div", "llmc-row", {}, others),
-    );
-  }
-}
-
-function step(level, textContent) {
-  return node("span", `llmc-step llmc-p${level}`, { textContent });
 }

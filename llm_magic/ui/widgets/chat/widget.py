@@ -9,7 +9,6 @@ They are handed to the pump (controller.py), which alone talks to the page and w
 ipywidgets' property lock is not made for two threads.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any, ClassVar
 
 import anywidget
 import traitlets
-from IPython.display import display
 
 from llm_magic import branching, models
 from llm_magic.chat.conversation import Conversation
@@ -31,25 +29,24 @@ from llm_magic.ui.views import html, mime, summary
 from llm_magic.ui.views.ledger import Ledger
 from llm_magic.utf8 import whole_json
 
-from ..shared import jupyter, settings
+from ..shared import jupyter, settings, token_rows
 from ..shared.stream_reader import OnProgress, Open
 from . import resume as earlier
 from . import transcript
 from .controller import Pump
 from .request import Ask
-from .resume import Earlier
 
-VERSION = 1
+VERSION = 2
 SUGGESTIONS = (
     "Explain in two sentences what a token is.",
     "Write a haiku about a notebook.",
     "What is the capital of Norway?",
 )
-# In this order they are one module: what one declares, the later ones use.
 _SCRIPTS = (
-    *("shared/dom.js", "shared/memory.js", "shared/kept.js", "shared/keys.js"),
-    *("chat/parts.js", "chat/turn.js", "chat/panels.js", "chat/chat.js"),
+    *jupyter.SHARED_SCRIPTS,
+    *("chat/transcript.js", "chat/parts.js", "chat/turn.js", "chat/panels.js", "chat/chat.js"),
 )
+SOON = 0.25  # seconds that a cell waits for what its notebook holds of this chat
 
 
 class Chat(anywidget.AnyWidget):  # type: ignore[misc]
@@ -68,10 +65,10 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     """
 
     _esm = jupyter.script(_SCRIPTS)
-    _css = Path(__file__).with_name("chat.css").read_text("utf-8")
+    _css = token_rows.style() + Path(__file__).with_name("chat.css").read_text("utf-8")
 
-    # Settled state: {"v": 1, "model": name, "turns": [[role, text, note]]}. Written by the pump
-    # only; it is what a page has left when the kernel is gone. Streaming goes by messages.
+    # {"v": 2, "model": name}: what a page shows until the kernel answers. Written by the
+    # controller only; everything else goes by messages.
     state = traitlets.Dict().tag(sync=True)
     _order: ClassVar[jupyter.Order] = jupyter.Order()  # of the chats without a name
     # What the page needs to draw its form; never changes.
@@ -94,12 +91,14 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         form = {
             "settings": settings.picture(), "suggestions": whole_json(list(suggestions)),
             "models": sorted({known.name for known in models.known()}),
+            "scale": token_rows.scale(),
         }  # fmt: skip
-        super().__init__(state={"v": VERSION, "model": self.model, "turns": []}, form=form)
+        super().__init__(state={"v": VERSION, "model": self.model}, form=form)
         self._pump = Pump(self._port, html.markdown)
-        self._transcript = jupyter.Kept(
-            self._bundle(), f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode()
-        )  # fmt: skip
+        self._transcript = self._describe()
+        self._kept = jupyter.Kept({}, f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode())
+        self._kept.beside_view = True
+        self._page_keeps = False  # a page updates the transcript in the notebook
         self._cell: Any = None  # parent header of the cell that shows this chat
         self._key: str | None = None if name is None else f"name {name}"
         self._looked = False  # for an earlier conversation
@@ -151,7 +150,8 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         if self._cell is not None:
             # What runs notebooks without a page (nbclient) hears of displays only what the cell
             # that runs now says of them, and would save an old transcript.
-            self._transcript.show(update=True)
+            self._kept.change(self._transcript.bundle())
+            self._kept.show(update=True)
         return done
 
     def resume(self) -> None:
@@ -188,20 +188,22 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         """End the chat: its views go, its thread ends. The transcript stays."""
         if hasattr(self, "_pump"):
             self._pump.close()
+        layout = getattr(self, "layout", None)
         super().close()
+        if layout is not None:  # a widget of its own, with a line to the kernel of its own
+            layout.close()
 
     # ------------------------------------------------------------------ display
 
     def _ipython_display_(self) -> None:
         # A widget view and HTML in one bundle would hide the HTML for ever in JupyterLab, which
         # then reports "model not found": so the transcript is a display of its own.
-        view, metadata = self._repr_mimebundle_()
-        view["text/plain"] = f"<Chat with {self.model}>"  # it stays so, however many turns follow
         self._cell = jupyter.running_cell()
         if not _docs_mode():
             self._look_for_earlier()
-            display(view, metadata=metadata, raw=True)
-        self._transcript.show()
+            jupyter.show_view(self)
+        self._kept.change(self._transcript.bundle())
+        self._kept.show()
 
     def _on_message(self, widget: Any, content: Any, buffers: Any) -> None:
         if isinstance(content, Mapping):
@@ -215,29 +217,29 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         if self._looked or self.messages:
             return
         self._looked = True
-        data = earlier.find(self._name, nth)
-        with contextlib.suppress(ValueError):  # a foreign one, or a damaged one
-            found = None if data is None else self._pump.offer(data)
-            if found is not None:
-                self._transcript.change(self._bundle(found))
+        # A small notebook is read before the chat is shown; a large one does not hold the cell up.
+        find = earlier.finder(self._name, nth)
+        self._pump.search(find).wait(SOON)
 
-    def _bundle(self, offered: Earlier | None = None) -> dict[str, Any]:
+    def _describe(self) -> transcript.Transcript:
         """What the transcript shows. An earlier conversation stays there as long as it is offered:
         whenever the notebook is saved, it is not lost."""
         turns, model, about = self._pump.turns, self.model, self._pump.about
+        offered = self._pump.earlier
         if offered is not None:
             turns, model = offered.turns, offered.saved.model or self.model
             about = {"settings": dict(offered.saved.settings)}
         named = {} if self._name is None else {"name": self._name}
-        return transcript.bundle(turns, model, _docs_mode(), about | named)
+        return transcript.transcript(turns, model, _docs_mode(), about | named)
 
     def _settle(self) -> None:
-        """Write the settled state and the transcript. On the pump thread only."""
-        self._transcript.change(self._bundle(self._pump.earlier))
-        self.state = {"v": VERSION, "model": self.model, "turns": self._pump.turns.saved()}
-        if self._cell is not None:
+        """Write the settled state and the transcript. On the controller's thread only."""
+        self._transcript = self._describe()
+        self._kept.change(None if self._page_keeps else self._transcript.bundle())
+        self.state = {"v": VERSION, "model": self.model}
+        if self._cell is not None and not self._page_keeps:
             jupyter.speak_as(self._cell)
-            self._transcript.show(update=True)
+            self._kept.show(update=True)
 
 
 class _Port:
@@ -305,6 +307,12 @@ class _Port:
         options = settings.options(self._values)
         return lambda progress: branching.stream(self.load(progress), reply, given, **options)
 
+    def extend(self, messages: tuple[Message, ...]) -> Open:
+        options = settings.options(self._values)
+        system = self._values.get("system")
+        head = (Message("system", system),) if system else ()
+        return lambda progress: self.load(progress).stream((*head, *messages), **options)
+
     def set(self, name: str, value: Any) -> None:
         self._values[name] = value
 
@@ -324,8 +332,15 @@ class _Port:
         self._chat._settle()
 
     @property
-    def transcript(self) -> jupyter.Kept:
+    def transcript(self) -> transcript.Transcript:
         return self._chat._transcript
+
+    @property
+    def kept(self) -> jupyter.Kept:
+        return self._chat._kept
+
+    def kept_by_page(self) -> None:
+        self._chat._page_keeps = True
 
 
 class _Answer:

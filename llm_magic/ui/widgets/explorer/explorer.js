@@ -1,20 +1,19 @@
-// The page's side of a reply's live view. Comes in: the settled state (a trait), numbered messages
-// {seq, ops} and, on request, a snapshot ({to: this page}). Goes out: hello, branch, stop, settings.
-// Nothing is fetched, all text is set as text, and a second view of the same reply shows the same.
+// The page of the explorer: a reply and its branches, token by token. It shows the settled state (a trait)
+// until the kernel answers. All text is set as text, nothing is fetched, and a second view of the same
+// reply shows the same.
 
-import { memory } from "../shared/memory.js";
+import { node } from "../shared/dom.js";
+import { legend, TokenInspector } from "../shared/inspector.js";
 import { Kept } from "../shared/kept.js";
 import { forward, keepKeys } from "../shared/keys.js";
-import { node } from "../shared/dom.js";
-import { button, Card, TEXT } from "./card.js";
-import { Pane } from "./pane.js";
+import { memory } from "../shared/memory.js";
+import { Connection } from "../shared/protocol.js";
+import { common } from "../shared/tokens.js";
 import { BranchSettings } from "./settings.js";
 
-const SILENT = 2500; // ms until a kernel that does not answer is mentioned
-const NO_ANSWER = "The kernel does not answer: it is busy, or it is not the one of this view any more. " +
-  "What was saved is shown.";
-const GONE = "The kernel of this view is gone. All that was shown can still be read. " +
-  "To go on from it, run the cell again.";
+const SILENT = "The kernel does not answer: it may be busy or restarted. What was saved is shown. " +
+  "If the kernel was restarted, run this cell again.";
+const GONE = "The kernel of this view is gone. To continue from here, run this cell again.";
 const KEEP = 1500; // ms of quiet until the page asks for what it remembers of the reply
 // What the last views of each cell showed, so that a view in a new kernel can go on from it.
 const replies = memory("replies");
@@ -22,8 +21,6 @@ const replies = memory("replies");
 class Explorer {
   constructor(model, el) {
     this.model = model;
-    this.id = `lmx-${Math.random().toString(36).slice(2)}`;
-    this.seq = null; // number of the last message shown; null until the first snapshot
     this.views = []; // {title, parent, at, facts, kinds, own, rows}
     this.shown = 0;
     this.beside = null; // the view on the left, when two are compared
@@ -31,50 +28,37 @@ class Explorer {
     this.gone = false; // the kernel is: nothing can be asked of it
     this.place = null; // the notebook's cell around this view
     this.which = ""; // which of the views of this cell it is
-    this.entering = false; // somebody wants into the card, which has nothing to choose yet
     this.saved = null; // the reply itself, for a view in a new kernel
+    this.line = new Connection(model, {
+      apply: (op) => this.apply(op),
+      begin: () => this.begin(),
+      silent: () => this.say(SILENT),
+      heard: () => this.status.textContent === SILENT && this.say(""),
+      gone: () => this.lose(),
+    });
+    this.id = this.line.id;
     this.kept = new Kept(model, () => this.send({ t: "output", page: this.id }));
     this.build(el);
-    this.listen = (message) => this.receive(message);
-    model.on("msg:custom", this.listen);
-    // The front end says so when its line to the kernel is cut, or there again.
-    this.revive = () => this.hello();
-    model.on("comm_live_update", this.revive);
-    this.moved = () => this.follow();
-    this.pressed = (e) => this.root.contains(e.target) || this.panes.forEach((p) => p.release());
-    addEventListener("scroll", this.moved, { capture: true, passive: true });
-    addEventListener("resize", this.moved, { passive: true });
-    document.addEventListener("pointerdown", this.pressed, { capture: true, passive: true });
     this.showSaved();
-    this.hello();
+    this.line.open();
   }
 
   dispose() {
     if (this.gone && this.saved && this.place) replies.set(this.place, this.which, this.saved);
-    this.model.off("msg:custom", this.listen);
-    this.model.off("comm_live_update", this.revive);
-    removeEventListener("scroll", this.moved, { capture: true });
-    removeEventListener("resize", this.moved);
-    document.removeEventListener("pointerdown", this.pressed, { capture: true });
-    clearTimeout(this.timer);
+    this.line.close();
     clearTimeout(this.keeping);
     this.kept.dispose();
-    this.card.hide();
-    this.panes.forEach((pane) => pane.dispose());
+    this.inspector.dispose();
   }
 
   // -------------------------------------------------------------- building
 
   build(el) {
-    this.card = new Card((i, k) => this.choose(i, k), () => this.home());
-    this.card.el.addEventListener("pointerleave", () => this.pane?.later(() => this.pane.leave(), 250));
-    const hooks = {
-      show: (pane, i) => this.tell(pane, i),
-      hide: () => this.card.hide(),
-      over: () => this.card.el.matches(":hover") || this.card.el.contains(document.activeElement),
-      enter: () => (this.entering = !this.card.enter()),
-    };
-    this.panes = [new Pane(hooks), new Pane(hooks)];
+    this.root = node("section", "lmx", { "aria-label": "Tokens of a reply" });
+    this.inspector = new TokenInspector(this.root, 2, (text, i, k) => this.choose(text, i, k), () =>
+      this.gone ? GONE : this.busy ? "A branch is being written." : "");
+    this.card = this.inspector.card;
+    this.panes = this.inspector.texts;
     this.panes[0].el.hidden = true;
     this.tabs = node("div", "lmx-tabs", { role: "tablist", "aria-label": "Answer and branches" });
     this.tabs.addEventListener("keydown", (e) => this.tabKey(e));
@@ -85,9 +69,9 @@ class Explorer {
     this.progress = node("span", "lmx-soft lmx-progress");
     this.meter = node("progress", "lmx-meter", { max: 1, "aria-label": "Branch", hidden: true });
     this.settings = new BranchSettings(this.id, (name, value) => this.send({ t: "set", name, value }));
-    this.hiding = node("style"); // hides the static form, which says the same
-    this.form = button("lmx-button lmx-form", "Saved form", () => this.toggleForm(), {
-      "aria-pressed": "false", hidden: true, title: "What the notebook file keeps, without the kernel too",
+    this.hiding = this.kept.hiding; // hides the static copy, which says the same
+    this.form = button("lmx-button lmx-form", "Show saved copy", () => this.toggleForm(), {
+      "aria-pressed": "false", hidden: true, title: "The copy in the notebook file, which needs no kernel",
     });
     this.again = button("lmx-button lmx-again", "", () => this.resume(), { hidden: true });
     this.stop = button("lmx-button lmx-stop", "Stop", () => this.send({ t: "stop" }));
@@ -96,24 +80,14 @@ class Explorer {
     ]);
     this.panes[0].title.append(this.left);
     this.status = node("div", "lmx-status lmx-soft", { role: "status" });
-    this.root = node("section", "lmx", { "aria-label": "Tokens of a reply" }, [
+    this.root.append(
       this.bar, node("div", "lmx-panes", {}, this.panes.map((pane) => pane.el)),
-      this.legend(), this.settings.el, this.status, this.again, this.card.el, this.hiding,
-    ]);
+      legend(this.model.get("scale") ?? [], [this.form]), this.settings.el, this.status, this.again,
+      this.card.el, this.hiding,
+    );
     keepKeys(this.root);
     this.root.addEventListener("keydown", (e) => this.key(e));
-    this.root.addEventListener("focusout", (e) => {
-      if (e.relatedTarget && !this.root.contains(e.relatedTarget)) this.pane?.release();
-    });
     el.append(this.root);
-  }
-
-  legend() {
-    const steps = (this.model.get("scale") ?? []).map((floor, i) =>
-      node("span", `lmx-step lmx-p${i}`, { textContent: floor < 0 ? "less" : `${floor * 100}%` }));
-    const hint = "Point at a token, or Tab to the text and use the arrow keys; Enter reaches its alternatives.";
-    return node("div", "lmx-legend lmx-soft", {}, ["probability from ", ...steps,
-      node("span", "lmx-hint", { textContent: hint }), this.form]);
   }
 
   // -------------------------------------------------------------- data
@@ -121,8 +95,8 @@ class Explorer {
   // What the notebook saved: texts and shades, until a kernel answers.
   showSaved() {
     const state = this.model.get("state") ?? {};
-    if (state.v !== 1) {
-      this.say("This view was saved by another version.");
+    if (state.v !== 1 && state.v !== 2) {
+      this.say("This view was saved by another version of llm_magic. Run this cell again.");
       return;
     }
     this.root.setAttribute("aria-label", `Tokens of a reply of ${state.model}`);
@@ -145,7 +119,7 @@ class Explorer {
 
   take(i, from, rows) {
     const view = this.views[i];
-    if (!view || view.own.length < from) return this.hello(); // something was missed
+    if (!view || view.own.length < from) return this.line.hello(); // something was missed
     const drawn = view.rows !== null && view.own.length === from;
     view.own.splice(from, rows.length, ...rows);
     if (drawn) view.rows.push(...rows);
@@ -159,7 +133,7 @@ class Explorer {
     this.views = op.views.map(([title, parent, at, facts, kinds, count], i) => {
       const own = old[i]?.title === title && old[i].at === at ? old[i].own : [];
       const rows = own.length === count ? old[i].rows : null;
-      return { title, parent, at, facts, kinds: told(kinds), own: own.slice(0, count), rows };
+      return { title, parent, at, facts, kinds: shownKinds(kinds), own: own.slice(0, count), rows };
     });
     this.shown = Math.min(this.shown, this.views.length - 1);
     if (this.beside !== null && this.beside >= this.views.length) this.beside = 0;
@@ -173,9 +147,9 @@ class Explorer {
     this.panes[0].el.hidden = !two;
     this.root.classList.toggle("lmx-two", two);
     this.pair.setAttribute("aria-pressed", String(two));
-    const common = two ? this.same(this.beside, this.shown) : this.views[this.shown]?.at ?? 0;
-    if (two) this.fill(this.panes[0], this.beside, common);
-    this.fill(this.panes[1], this.shown, common);
+    const shared = two ? common(this.rowsOf(this.beside), this.rowsOf(this.shown)) : this.views[this.shown]?.at ?? 0;
+    if (two) this.fill(this.panes[0], this.beside, shared);
+    this.fill(this.panes[1], this.shown, shared);
     this.panes[1].title.textContent = two ? this.titleOf(this.shown) : "";
     if (two) {
       const options = this.views.map((_, i) =>
@@ -185,24 +159,18 @@ class Explorer {
     }
   }
 
-  fill(pane, i, common) {
+  fill(pane, i, shared) {
     const view = this.views[i];
     if (!view) return;
     pane.view = i;
-    pane.show(this.titleOf(i), this.rowsOf(i), { view: i, common, kinds: view.kinds });
-    const none = "Nothing is known of the tokens of this reply.";
+    pane.show(this.titleOf(i), this.rowsOf(i), { view: i, common: shared, kinds: view.kinds });
+    const none = "This reply has no recorded tokens.";
     pane.foot.textContent = pane.rows.length ? view.facts.join(" · ") : none;
   }
 
   titleOf(i) {
     const { title, parent } = this.views[i];
     return parent ? `${title} ↳ ${this.views[parent].title}` : title;
-  }
-
-  same(a, b) {
-    const [one, two] = [this.rowsOf(a), this.rowsOf(b)];
-    const parts = one.findIndex((row, i) => row[TEXT] !== two[i]?.[TEXT]);
-    return parts < 0 ? one.length : parts;
   }
 
   drawTabs() {
@@ -239,13 +207,7 @@ class Explorer {
     this.draw();
   }
 
-  // -------------------------------------------------------------- the static form
-
-  hide(display) {
-    const form = `.llm-kept-${display}`;
-    this.hiding.textContent = `${form}{display:none}.jp-OutputArea-child:has(${form}){display:none}`;
-    this.form.hidden = false;
-  }
+  // -------------------------------------------------------------- the saved copy
 
   toggleForm() {
     const shown = this.form.getAttribute("aria-pressed") !== "true";
@@ -255,33 +217,8 @@ class Explorer {
 
   // -------------------------------------------------------------- one token
 
-  tell(pane, i) {
-    const row = pane.rows[i];
-    if (!row) return;
-    if (this.pane && this.pane !== pane) this.pane.pinned = false;
-    this.pane = pane;
-    this.entering = false;
-    const why = this.gone ? GONE : this.busy ? "A branch is being written." : "";
-    this.card.show(i, row, pane.spans[i], why);
-  }
-
-  // From the card back to its token.
-  home() {
-    this.pane?.go(this.card.i);
-  }
-
-  choose(i, k) {
-    const alternative = k + 1;
-    this.send({ t: "branch", page: this.id, view: this.pane.view, at: i, alternative });
-  }
-
-  follow() {
-    if (!this.card.open || this.waiting) return;
-    this.waiting = requestAnimationFrame(() => {
-      this.waiting = null;
-      if (this.pane?.pinned || this.card.el.contains(document.activeElement)) this.card.place();
-      else this.card.hide();
-    });
+  choose(pane, i, k) {
+    this.send({ t: "branch", page: this.id, view: pane.view, at: i, alternative: k + 1 });
   }
 
   // -------------------------------------------------------------- keys
@@ -307,13 +244,7 @@ class Explorer {
   // -------------------------------------------------------------- the kernel
 
   send(message) {
-    clearTimeout(this.timer);
-    try {
-      this.model.send(message);
-      this.timer = setTimeout(() => this.say(NO_ANSWER), SILENT);
-    } catch {
-      this.lose(); // the comm is closed
-    }
+    this.line.send(message, true);
   }
 
   lose() {
@@ -333,7 +264,7 @@ class Explorer {
     const n = (earlier.tokens ?? []).length;
     const branches = (earlier.branches ?? []).length;
     const more = branches ? `, ${branches} branch${branches === 1 ? "" : "es"}` : "";
-    this.again.textContent = `Go on with the reply from before (${n} tokens${more})`;
+    this.again.textContent = `Continue with the earlier reply (${n} tokens${more})`;
   }
 
   resume() {
@@ -348,26 +279,10 @@ class Explorer {
     this.keeping = setTimeout(() => this.busy || this.send({ t: "keep", page: this.id }), KEEP);
   }
 
-  hello() {
-    this.send({ t: "hello", page: this.id });
-  }
-
-  receive(message) {
-    clearTimeout(this.timer);
-    if (message.to !== undefined) {
-      if (message.to !== this.id) return;
-      this.gone = false;
-      this.place ??= this.root.closest(".jp-Cell") ?? this.root; // only now is the view in the page
-      if ([NO_ANSWER, GONE].includes(this.status.textContent)) this.say("");
-    } else if (this.seq === null || message.seq <= this.seq) {
-      return; // the snapshot that was asked for has it
-    } else if (message.seq !== this.seq + 1) {
-      this.seq = null; // one was missed
-      this.hello();
-      return;
-    }
-    this.seq = message.seq;
-    for (const op of message.ops) this.apply(op);
+  begin() {
+    this.gone = false;
+    this.place ??= this.root.closest(".jp-Cell") ?? this.root; // only now is the view in the page
+    if (this.status.textContent === GONE) this.say("");
   }
 
   apply(op) {
@@ -376,7 +291,7 @@ class Explorer {
       case "rows": return this.added(op);
       case "ready": return this.ready();
       case "settings": return this.settings.show(op);
-      case "kept": this.hide(op.display); return this.kept.told(op);
+      case "kept": this.form.hidden = false; return this.kept.told(op);
       case "place": this.which = op.key; return undefined;
       case "output": return this.kept.renew(op);
       case "saved": this.saved = op.data; return undefined;
@@ -399,7 +314,7 @@ class Explorer {
   opened({ view, by, head, rows }) {
     const [title, parent, at, facts, kinds] = head;
     this.busy = true;
-    this.views[view] = { title, parent, at, facts, kinds: told(kinds), own: rows, rows: null };
+    this.views[view] = { title, parent, at, facts, kinds: shownKinds(kinds), own: rows, rows: null };
     const mine = by === this.id;
     if (!mine) {
       this.drawTabs();
@@ -449,14 +364,8 @@ class Explorer {
     this.keep();
   }
 
-  // A card that is open says what is known now.
   redraw() {
-    const { open, i } = this.card;
-    const focused = document.activeElement;
-    const inside = this.card.el.contains(focused) || (this.entering && focused === this.pane.spans[i]);
-    this.draw();
-    if (open && this.pane.rows[i]) this.tell(this.pane, i);
-    if (inside) this.entering = !this.card.enter();
+    this.inspector.redraw(() => this.draw());
   }
 
   say(text, fault = false) {
@@ -466,9 +375,13 @@ class Explorer {
   }
 }
 
-// Where all tokens are of the answer there is nothing to tell apart.
-function told(kinds) {
+// Kinds are not shown where all tokens belong to the answer.
+function shownKinds(kinds) {
   return kinds.length < 2 && (!kinds[0] || kinds[0][0] === "answer") ? [] : kinds;
+}
+
+function button(className, textContent, onclick, props = {}) {
+  return node("button", className, { type: "button", textContent, onclick, ...props });
 }
 
 export default {

@@ -2,7 +2,6 @@
 // and what was wrong with a wish. Goes out: wishes through `set(name, value)`; null is the default.
 
 import { node } from "../shared/dom.js";
-import { button } from "./card.js";
 
 export class BranchSettings {
   constructor(id, set) {
@@ -38,11 +37,11 @@ class Row {
       id, type: "number", step: kind === "integer" ? "1" : "any", min: low, max: high,
       "aria-describedby": `${id}-note`, onchange: () => set(key, this.input.value || null),
     });
-    this.reset = button("lmx-button", "Default", () => {
+    this.reset = node("button", "lmx-button", { type: "button", textContent: "Default", onclick: () => {
       this.input.value = "";
       set(key, null);
       this.input.focus();
-    }, { "aria-label": `${label}: back to the default` });
+    }, "aria-label": `${label}: back to the default` });
     this.note = node("div", "lmx-soft", { id: `${id}-note` });
     this.el = node("div", "lmx-field", {}, [
       node("label", "", { htmlFor: id, textContent: label }),

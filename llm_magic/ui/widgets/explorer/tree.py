@@ -1,59 +1,22 @@
-"""A reply and its branches as a tree, and as the plain lists that a page draws.
+"""A reply and its branches as a tree, and as the lists that a page draws.
 
-Comes in: a Reply with the branches it has, further ones as they are written. Goes out: the Reply
-with all of them, and per node rows of JSON. It must not know widgets, threads or models.
-
-A branch shares its first tokens with the node that it left: they are neither sent nor drawn up
-twice. Node 0 is the answer itself, and a node comes after the one that it left.
+A branch shares its first tokens with the node that it left: they are neither sent nor drawn twice.
+Node 0 is the answer itself, and a node comes after the one that it left.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.saved import runs
-from llm_magic.events import Token, Top
-from llm_magic.ui.views import compare, logprobs, tokens
+from llm_magic.events import Token
+from llm_magic.ui.views import compare, tokens
 from llm_magic.ui.views.summary import CUT
 
-# A token: [text, percent, shade, rank, logprob, entropy, forbidden share, flags, alternatives].
-# An alternative: [text, percent, share of 1000, what it is]. card.js names the places.
-Row = list[Any]
+from ..shared.protocol import JSON
+from ..shared.token_rows import Row, rows
 
-FORCED, TRIMMED = 1, 2  # flags
-OPEN, TAKEN, FORBIDDEN, NAMELESS = range(4)  # what an alternative is; the last has no id
-WIDTH = 32  # characters of an alternative
 ENDED = {"length": CUT, "cancelled": "stopped", "interrupted": "stopped"}
-
-
-def row(token: Token) -> Row:
-    """What a page needs of one token."""
-    bits = logprobs.entropy(token)
-    lp = token.logprob
-    return [
-        tokens.flowing(token.bytes),
-        logprobs.percent(logprobs.probability(lp)),
-        logprobs.SCALE.index(logprobs.shade(token)),
-        token.rank,
-        None if lp is None or not math.isfinite(lp) else round(lp, 3),
-        None if bits is None else round(bits, 2),
-        logprobs.percent(token.masked) if token.masked else None,
-        FORCED * token.forced + TRIMMED * token.trimmed,
-        [_alternative(token, a) for a in token.top],
-    ]
-
-
-def _alternative(token: Token, a: Top) -> Row:
-    p = logprobs.probability(a.logprob)
-    if a.id == token.id and a.bytes == token.bytes:
-        what = TAKEN
-    elif not a.allowed:
-        what = FORBIDDEN
-    else:
-        what = OPEN if a.id is not None else NAMELESS
-    return [tokens.alone(a.bytes, WIDTH), logprobs.percent(p), round((p or 0.0) * 1000), what]
 
 
 @dataclass(slots=True)
@@ -91,7 +54,7 @@ class Tree:
         here = len(self.nodes)
         # A foreign notebook may say anything about where its branches begin.
         at = min(max(at, 0), len(self.nodes[parent].reply.tokens)) if parent is not None else 0
-        own = [row(token) for token in reply.tokens[at:]]
+        own = rows(reply.tokens[at:])
         self.nodes.append(Node(replace(reply, branches=()), parent, at, own))
         for place, branch in reply.branches:
             self._adopt(branch, here, place)
@@ -108,7 +71,7 @@ class Tree:
 
     def open(self, parent: int, at: int, reply: Reply) -> int:
         """A new branch, of its given tokens for now; its number."""
-        self.nodes.append(Node(reply, parent, at, [row(t) for t in reply.tokens[at:]]))
+        self.nodes.append(Node(reply, parent, at, rows(reply.tokens[at:])))
         return len(self.nodes) - 1
 
     def drop(self, i: int) -> None:
@@ -120,19 +83,19 @@ class Tree:
     def grow(self, i: int, new: Sequence[Token]) -> tuple[int, list[Row]]:
         """More tokens of a branch: where their rows begin, counted from its first own one, and they
         themselves."""
-        rows = self.nodes[i].rows
-        at, fresh = len(rows), [row(token) for token in new]
-        rows.extend(fresh)
+        known = self.nodes[i].rows
+        at, fresh = len(known), rows(new)
+        known.extend(fresh)
         return at, fresh
 
     def settle(self, i: int, reply: Reply) -> None:
         """The whole branch, once it has ended."""
         node = self.nodes[i]
         if len(node.rows) != len(reply.tokens) - node.at:
-            node.rows = [row(token) for token in reply.tokens[node.at :]]
+            node.rows = rows(reply.tokens[node.at :])
         node.reply = replace(reply, branches=())
 
-    def saved(self) -> list[Any]:
+    def saved(self) -> list[JSON]:
         """Small: per node [title, parent, at, texts, shades], without any alternative."""
         return [
             [*node.head()[:3], [r[0] for r in node.rows], "".join(str(r[2]) for r in node.rows)]

@@ -10,7 +10,7 @@ the model. Messages are {"seq": n, "ops": [...]}, at most 20 a second; a page th
 was loaded anew, asks for a snapshot.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,6 @@ from uuid import uuid4
 
 import anywidget
 import traitlets
-from IPython.display import display
 
 from llm_magic import branching
 from llm_magic.chat.reply import Reply
@@ -26,42 +25,18 @@ from llm_magic.errors import NotLoadedError, RequestError
 from llm_magic.events import CallDelta, Delta, Prefill, Progress, Queued, Token
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui.views import logprobs, mime, progress, summary, throughput
+from llm_magic.ui.views import mime, progress, summary, throughput
 
-from ..shared import jupyter, settings
+from ..shared import jupyter, settings, token_rows
 from ..shared.phases import describe
+from ..shared.protocol import Op, Outbox
 from ..shared.stream_reader import Reading, Told, begin
 from ..shared.worker import Loop
 from .tree import Tree
 
-VERSION = 1
+VERSION = 2
 SETTINGS = ("temperature", "max_tokens", "seed")  # what the page offers to set for branches
 CHUNK = 500  # rows in one op of a snapshot: a page reads them in a few milliseconds
-
-Op = dict[str, Any]
-
-
-def _style() -> str:
-    """The style sheet, with the colours and marks of the scale that static views have too."""
-    rules = [Path(__file__).with_name("explorer.css").read_text("utf-8")]
-    light: list[str] = []
-    dark: list[str] = []
-    for step in logprobs.SCALE:
-        for theme, look in ((light, step.light), (dark, step.dark)):
-            background, text = look or ("transparent", "inherit")
-            theme.append(f"--b{step.name}:{background};--c{step.name}:{text}")
-        name = f".lmx-p{step.name}"
-        rules.append(f"{name}{{background:var(--b{step.name});color:var(--c{step.name})}}")
-        if step.mark:
-            rules.append(f'{name}::after{{content:"{step.mark}"}}')
-    # What a front end says about its theme goes before what the system prefers.
-    rules += [
-        f".lmx{{{';'.join(light)}}}",
-        f"@media (prefers-color-scheme:dark){{.lmx{{{';'.join(dark)}}}}}",
-        f":is([data-jp-theme-light=true],.vscode-light) .lmx{{{';'.join(light)}}}",
-        f":is([data-jp-theme-light=false],.vscode-dark,[theme=dark]) .lmx{{{';'.join(dark)}}}",
-    ]
-    return "\n".join(rules)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,19 +67,14 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     _esm = jupyter.script(
         (
-            "shared/dom.js",
-            "shared/memory.js",
-            "shared/kept.js",
-            "shared/keys.js",
-            "explorer/card.js",
-            "explorer/pane.js",
+            *jupyter.SHARED_SCRIPTS,
             "explorer/settings.js",
             "explorer/explorer.js",
         )
     )
-    _css = _style()
+    _css = token_rows.style() + Path(__file__).with_name("explorer.css").read_text("utf-8")
 
-    # Settled state: {"v": 1, "model": name, "views": [[title, parent, at, texts, shades]]}. Written
+    # Settled state: {"v": 2, "model": name, "views": [[title, parent, at, texts, shades]]}. Written
     # by the pump only; it is what a page has left when the kernel is gone.
     state = traitlets.Dict().tag(sync=True)
     # The probabilities at which the steps of the scale begin. Never changes.
@@ -128,16 +98,15 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._tree = Tree(reply)
         self._named = summary.model_name(reply.model)
         self._reply = reply  # replaced as a whole: any thread may read it
-        after = (self._show_tokens, self._flush)
+        self._out = Outbox(lambda message: self.send(dict(message)))
+        after = (self._show_tokens, self._out.flush)
         self._loop = Loop(
             "llm-explore", self._take, after, self._fault, _begins, lambda: self._run is not None
         )
         self._run: _Run | None = None
-        self._ops: list[Op] = []
-        self._seq = 0
         self._key: str | None = None  # which of the views of its cell it is
         self._cell: Any = None  # parent header of the cell that shows the static form
-        super().__init__(state=self._saved(), scale=[step.floor for step in logprobs.SCALE])
+        super().__init__(state=self._saved(), scale=token_rows.scale())
         self.on_msg(self._on_message)
         jupyter.take_subshell_messages(self.comm)
 
@@ -175,15 +144,23 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if not self._look.docs:
             # A widget view and HTML in one bundle would hide the HTML for ever in JupyterLab, which
             # without a kernel then says "model not found": so the static form is a display.
-            view, metadata = self._repr_mimebundle_()
-            view["text/plain"] = f"<Explorer: {len(self._reply.tokens):,} tokens>"  # it stays so
             place = str(Explorer._order.of(jupyter.running_cell(), self.model_id))
             self._key = self._key or place
-            display(view, metadata=metadata, raw=True)
+            jupyter.show_view(self)
         self._cell = jupyter.running_cell()
-        if self._own:
+        self._kept.beside_view = not self._look.docs
+        if self._own or not self._look.docs:
             self._kept.change(self._static())
-            self._kept.show()
+            self._kept.show(update=not self._own)
+
+    def close(self) -> None:
+        """End the view. What it showed stays in its static form."""
+        if self._run is not None:
+            self.stop()
+        layout = getattr(self, "layout", None)
+        super().close()
+        if layout is not None:  # a widget of its own, with a line to the kernel of its own
+            layout.close()
 
     def _static(self) -> mime.Bundle:
         """The reply and its branches without a script."""
@@ -221,10 +198,10 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             case {"t": "set", "name": str(name)}:
                 self._set(name, message.get("value"))
             case {"t": "output", "page": str(page)}:
-                self._tell(page, {"o": "output", **self._kept.picture()})
+                self._out.answer(page, {"o": "output", **self._kept.picture()})
             case {"t": "keep", "page": str(page)}:
                 look = replace(self._look, save_prompt=True)  # stays in the page's memory
-                self._tell(page, {"o": "saved", "data": mime.saved(self._reply, look)})
+                self._out.answer(page, {"o": "saved", "data": mime.saved(self._reply, look)})
             case {"t": "load", "data": data}:
                 self._load(data)
             case _:
@@ -232,19 +209,17 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _snapshot(self, page: str) -> None:
         self._show_tokens()
-        self._flush()  # what was pending is in the picture: its number must be used up first
-        ops: list[Op] = [self._heads(), self._settings(), {"o": "kept", **self._kept.told()}]
-        ops.append({"o": "place", "key": self._key or ""})
+        first: list[Op] = [
+            self._heads(), self._settings(), {"o": "kept", **self._kept.told()},
+            {"o": "place", "key": self._key or ""},
+        ]  # fmt: skip
+        rest = [[op] for op in self._all_rows()]
+        self._out.snapshot(page, first, *rest, [{"o": "ready"}])
+
+    def _all_rows(self) -> Iterator[Op]:
         for i, node in enumerate(self._tree.nodes):
             for k in range(0, len(node.rows), CHUNK):
-                ops.append({"o": "rows", "view": i, "from": k, "rows": node.rows[k : k + CHUNK]})
-        for op in ops[:-1]:
-            self._tell(page, op)
-        self._tell(page, ops[-1], {"o": "ready"})
-
-    def _tell(self, page: str, *ops: Op) -> None:
-        """To one page alone."""
-        self.send({"seq": self._seq, "to": page, "ops": list(ops)})
+                yield {"o": "rows", "view": i, "from": k, "rows": node.rows[k : k + CHUNK]}
 
     def _heads(self) -> Op:
         heads = [[*node.head(), len(node.rows)] for node in self._tree.nodes]
@@ -263,7 +238,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             self._options = options if checked is None else {**options, name: checked}
         except RequestError as problem:
             error = str(problem)
-        self._ops.append({**self._settings(), "name": name, "error": error})
+        self._out.extend([{**self._settings(), "name": name, "error": error}])
 
     def _settings(self) -> Op:
         """What is set, and what holds where nothing is: as the reply was made."""
@@ -291,10 +266,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             return
         self._tree = Tree(reply)
         self._named = summary.model_name(reply.model)
-        self._ops += [self._heads(), self._settings()]
-        for i, node in enumerate(self._tree.nodes):
-            self._ops.append({"o": "rows", "view": i, "from": 0, "rows": node.rows.copy()})
-        self._ops.append({"o": "ready"})
+        self._out.extend([self._heads(), self._settings(), *self._all_rows(), {"o": "ready"}])
         self._settle()
 
     # ------------------------------------------------------------------ one branch
@@ -311,7 +283,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         llm = self._model(parent)
         options = branching.defaults(parent, given) | self._options
         self._run = run
-        self._ops.append({"o": "busy", "text": "starting", "share": None})
+        self._out.add("busy", text="starting", share=None)
         begin(
             "llm-explore-reader", run, lambda _: branching.stream(llm, parent, given, **options),
             self._loop.put,
@@ -334,7 +306,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             run.stopping = True
             if run.stream is not None:
                 run.stream.cancel("cancelled")
-            self._ops.append({"o": "busy", "text": "stopping", "share": None})
+            self._out.add("busy", text="stopping", share=None)
 
     def _hear(self, told: Told[_Run]) -> None:
         run = told.run
@@ -350,7 +322,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
                 run.times.extend(token.at for token in drawn)
             case Queued() | Prefill() | Progress() as event if not run.stopping:
                 now = progress.work(event)
-                self._ops.append({"o": "busy", "text": now.line, "share": now.share})
+                self._out.add("busy", text=now.line, share=now.share)
             case _:
                 pass
         if told.ended:
@@ -360,8 +332,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         parent = self._tree.nodes[run.parent].reply
         run.node = self._tree.open(run.parent, run.at, branching.begun(parent, run.given))
         node = self._tree.nodes[run.node]
-        self._ops.append({"o": "open", "view": run.node, "by": run.by,
-                          "head": [*node.head(), 0], "rows": node.rows.copy()})  # fmt: skip
+        self._out.add(
+            "open", view=run.node, by=run.by, head=[*node.head(), 0], rows=node.rows.copy()
+        )
 
     def _show_tokens(self) -> None:
         run = self._run
@@ -369,8 +342,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             return
         place, rows = self._tree.grow(run.node, run.waiting)
         run.waiting.clear()
-        self._ops.append({"o": "rows", "view": run.node, "from": place, "rows": rows})
-        self._ops.append({"o": "live", "n": len(run.times), "tps": round(run.speed, 1)})
+        self._out.extend([{"o": "rows", "view": run.node, "from": place, "rows": rows}])
+        self._out.add("live", n=len(run.times), tps=round(run.speed, 1))
 
     def _end(self, run: _Run, rest: Reply | None, error: BaseException | None) -> None:
         self._show_tokens()
@@ -383,8 +356,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
                 magics.ledger.add(throughput.entry(branching.measured(rest), "branch"))
         elif run.node is not None:
             self._tree.drop(run.node)
-        self._ops += [self._heads(), {"o": "end", "text": note, "fault": error is not None}]
-        self._flush()
+        self._out.extend([self._heads(), {"o": "end", "text": note, "fault": error is not None}])
+        self._out.flush()
         self._settle()
 
     def _settle(self) -> None:
@@ -396,18 +369,12 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._kept.change(self._static())
         jupyter.speak_as(self._cell)
         self._kept.show(update=True)
-        self._ops.append({"o": "kept", **self._kept.told()})
+        self._out.add("kept", **self._kept.told())
 
     # ------------------------------------------------------------------ to the page
 
     def _note(self, text: str) -> None:
-        self._ops.append({"o": "note", "text": text})
-
-    def _flush(self) -> None:
-        ops, self._ops = self._ops, []
-        if ops:
-            self._seq += 1
-            self.send({"seq": self._seq, "ops": ops})
+        self._out.add("note", text=text)
 
 
 def _begins(item: Any) -> bool:

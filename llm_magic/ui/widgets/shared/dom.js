@@ -1,4 +1,4 @@
-// An element of a widget. Comes in: its name, class, properties, children. Goes out: the element.
+// Makes the elements of a widget.
 
 // Handlers are named "on" and the event; what is no property of the element becomes an attribute.
 export function node(tag, className = "", props = {}, children = []) {

@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from IPython import get_ipython
+from IPython.display import display
+
+# Scripts that both widgets use. In this order: what one declares, the later ones use.
+SHARED_SCRIPTS = (
+    *("shared/protocol.js", "shared/dom.js", "shared/memory.js", "shared/kept.js"),
+    *("shared/keys.js", "shared/tokens.js", "shared/token_card.js", "shared/token_text.js"),
+    "shared/inspector.js",
+)
 
 
 def script(names: Sequence[str]) -> str:
@@ -84,6 +92,29 @@ def speak_as(cell: Any) -> None:
         publisher.set_thread_parent({"header": cell})
 
 
+def _hides_dead_view(name: str) -> str:
+    """A style sheet that hides the widget beside an output where the widget does not live.
+
+    JupyterLab shows "Error displaying widget: model not found" there: text without an element.
+    """
+    child = ".jp-OutputArea-child"
+    beside = f"{child}:has(+{child} .{name})", f"{child}:has(.{name})+{child}"
+    return ",".join(f"{one}>.jp-OutputArea-output:not(:has(*))" for one in beside) + (
+        "{display:none}"
+    )
+
+
+def show_view(widget: Any) -> None:
+    """Show a widget in the running cell.
+
+    Beside the view stands an empty output for viewers that have no widgets: they show what comes
+    next to it, the static form. A text would be all that an exported notebook shows of the widget.
+    """
+    view, metadata = widget._repr_mimebundle_()
+    view.pop("text/plain", None)
+    display(view | {"text/html": ""}, metadata=metadata, raw=True)
+
+
 class Kept:
     """A display that is renewed when its cell has ended long ago, by whoever shows it.
 
@@ -98,6 +129,7 @@ class Kept:
         self.data = data
         self.revision = 0
         self.tagged = tagged
+        self.beside_view = False  # a widget is shown right before or behind it
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -112,13 +144,25 @@ class Kept:
         """The output itself, for a page that has lost sight of it."""
         return {**self.told(), "data": self.data, "metadata": self.metadata}
 
-    def change(self, data: dict[str, Any]) -> None:
-        """New data, not shown yet."""
-        if self.tagged and "text/html" in data:
-            # By its class a live view finds what says the same, and hides it.
-            page = f'<div class="llm-kept-{self.id}">{data["text/html"]}</div>'
-            data = data | {"text/html": page}
-        self.data, self.revision = data, self.revision + 1
+    def change(self, data: dict[str, Any] | None) -> None:
+        """New data, not shown yet. None: a page puts it together itself."""
+        if data is not None:
+            self.data = self._marked(data)
+        self.revision += 1
+
+    def _marked(self, data: dict[str, Any]) -> dict[str, Any]:
+        before, after = self.around
+        return data | {"text/html": before + data["text/html"] + after} if before else data
+
+    @property
+    def around(self) -> tuple[str, str]:
+        """What stands before and after the HTML of the output."""
+        if not self.tagged:
+            return "", ""
+        # By its class a widget finds the output that says the same, and hides it.
+        name = f"llm-kept-{self.id}"
+        hides = f"<style>{_hides_dead_view(name)}</style>" if self.beside_view else ""
+        return f'{hides}<div class="{name}">', "</div>"
 
     def show(self, update: bool = False) -> None:
         """Show it in the running cell, or renew it where it is shown."""

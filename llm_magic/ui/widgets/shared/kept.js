@@ -1,15 +1,19 @@
-// An output of the notebook that the kernel renews after its cell has ended. A page that was loaded
-// anew does not know any more which one is meant, and JupyterLab drops the update: so a saved notebook
-// would keep an old one. Comes in: what the kernel tells of it. Goes out: the newest in its place. Where
-// a front end does not let a widget reach the notebook, nothing happens.
+// A static output that the kernel updates after its cell has ended. A page that was loaded anew does not
+// know any more which output is meant, and JupyterLab drops the update: a saved notebook would keep an old
+// one. So this looks for the output in the notebook and puts the newest one there. Where a front end does
+// not let a widget reach the notebook, nothing happens. While the widget lives, the output is hidden: both
+// show the same.
 
-const PATIENCE = 500; // ms in which an update that was not dropped has arrived
+import { node } from "./dom.js";
+
+const ARRIVAL = 500; // ms in which an update that was not dropped has arrived
 
 export class Kept {
   // ask: have the kernel send the output itself
   constructor(model, ask) {
     this.model = model;
     this.ask = ask;
+    this.hiding = node("style");
   }
 
   dispose() {
@@ -18,8 +22,16 @@ export class Kept {
 
   // The kernel's output has this revision now.
   told({ display, revision }) {
+    const form = `.llm-kept-${display}`;
+    const rule = `${form}{display:none}.jp-OutputArea-child:has(${form}){display:none}`;
+    if (this.hiding.textContent !== rule) this.hiding.textContent = rule;
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.old(display, revision).length && this.ask(), PATIENCE);
+    this.timer = setTimeout(() => this.old(display, revision).length && this.ask(), ARRIVAL);
+  }
+
+  // Can this page find the output in its notebook? Then it can keep it up to date.
+  reaches(display) {
+    return this.old(display, Infinity).length > 0;
   }
 
   renew({ display, revision, data, metadata }) {

@@ -1,5 +1,4 @@
-// The keys of a widget are its own. Comes in: its element, and keys. Goes out: to the notebook only what
-// is meant for it.
+// Keys pressed in a widget stay in it; combinations that are meant for the notebook reach the notebook.
 
 // JupyterLab takes letters and arrows as commands of the notebook. It looks for this attribute, but some
 // of its commands ask for the focused element first: so that one carries it, too.

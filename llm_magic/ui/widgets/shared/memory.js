@@ -1,5 +1,5 @@
-// What a page remembers of the widgets of a cell when their kernel is gone. Comes in: the cell, which of
-// its widgets, a value. Goes out: the value, as long as the page and the cell live.
+// What a page remembers of the widgets of a cell after their kernel is gone: as long as the page and the
+// cell live.
 
 // One memory per name for all modules of the page: each widget may bring a module of its own.
 export function memory(name) {

@@ -5,7 +5,6 @@ known) and one-line texts. It must not know widgets or threads.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from llm_magic.errors import LLMError, named
 from llm_magic.events import (
@@ -23,6 +22,8 @@ from llm_magic.ui.views.progress import work
 from llm_magic.ui.views.summary import CUT
 from llm_magic.utf8 import whole
 
+from .protocol import JSON
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -36,10 +37,11 @@ class Phase:
     total: int = 0
     amount: str = ""
 
-    def op(self) -> dict[str, Any]:
+    def op(self) -> dict[str, JSON]:
+        """The phase as values of an operation."""
         return {
-            "o": "phase", "name": self.name, "text": self.text, "done": self.done,
-            "total": self.total, "amount": self.amount,
+            "name": self.name, "text": self.text, "done": self.done, "total": self.total,
+            "amount": self.amount,
         }  # fmt: skip
 
 
@@ -54,6 +56,9 @@ NOTES = {
     "length": CUT,
     "tool_calls": "the model asked for tools that this chat does not have",
 }
+LOST = "interrupted: the kernel stopped"  # a page says so of what it showed last
+CUT_OFF = ("length", "interrupted", "cancelled")
+CONTINUABLE = frozenset({NOTES["interrupted"], NOTES["length"], LOST})
 
 
 def phase_of(event: Event, model: str) -> Phase | None:
@@ -62,7 +67,7 @@ def phase_of(event: Event, model: str) -> Phase | None:
         case Queued():
             return Phase("queued", work(event).what.capitalize())
         case Progress("wait"):
-            return Phase("wait", f"{model} is loaded when the running cell has ended")
+            return Phase("wait", f"Waiting for the running cell to finish before loading {model}")
         case Progress(stage, done, total):
             now = work(event)
             return Phase(stage, f"{now.what.capitalize()} {model}", done, total, now.amount)

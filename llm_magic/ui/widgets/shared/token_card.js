@@ -1,52 +1,19 @@
-// Parts of a reply's live view: the places in a row of data, and the card that tells about one token.
-// Comes in: rows from the kernel. Goes out: elements. All text is set as text.
+// The card that tells about one token and offers the alternatives to go on from. All text is set as text.
 
-import { node } from "../shared/dom.js";
+import { node } from "./dom.js";
+import { alone, facts, label, FORBIDDEN, LOGPROB, OPEN, OTHERS, PERCENT, TAKEN, TEXT } from "./tokens.js";
 
-// A token is [text, percent, shade, rank, logprob, entropy, forbidden share, flags, alternatives];
-// an alternative [text, percent, share of 1000, what it is]. See tree.py.
-export const [TEXT, PERCENT, SHADE, RANK, LOGPROB, ENTROPY, FORBIDDEN, FLAGS, OTHERS] = Array(9).keys();
-export const FORCED = 1;
-export const TRIMMED = 2;
-const [OPEN, TAKEN] = [0, 1];
 const WHAT = ["", "taken", "forbidden", "no id"];
 const MARK = ["", "→", "✗", ""];
 
-export function button(className, textContent, onclick, props = {}) {
-  return node("button", className, { type: "button", textContent, onclick, ...props });
-}
-
-// A token on its own: blanks are seen. Line ends and the like are marked already.
-export function alone(text) {
-  return text.replaceAll("\n", "").replaceAll(" ", "␣") || "∅";
-}
-
-export function label(row) {
-  const parts = [alone(row[TEXT])];
-  if (row[PERCENT]) parts.push(row[PERCENT]);
-  if (row[RANK]) parts.push(`rank ${row[RANK].toLocaleString()}`);
-  if (row[FLAGS] & FORCED) parts.push("given");
-  return parts.join(", ");
-}
-
-function facts(row) {
-  const found = [];
-  if (row[RANK]) found.push(`rank ${row[RANK].toLocaleString()}`);
-  if (row[LOGPROB] !== null) found.push(`logprob ${row[LOGPROB].toFixed(2).replace("-", "−")}`);
-  if (row[ENTROPY] !== null) found.push(`entropy ≥ ${row[ENTROPY].toFixed(2)} bits`);
-  if (row[FLAGS] & FORCED) found.push("given, not drawn");
-  if (row[FLAGS] & TRIMMED) found.push("cut off the answer");
-  return found;
-}
-
-// The card beside a token. It lies above the page (a popover), so that no output clips it; where a
-// browser has none, it stands below the text.
-export class Card {
+// The card beside a token. It is a popover, so that no output clips it; in a browser without
+// popovers it stands below the text.
+export class TokenCard {
   constructor(choose, leave) {
     this.choose = choose;
     this.leave = leave;
     this.floats = "showPopover" in HTMLElement.prototype;
-    this.el = node("div", "lmx-card", { role: "group", hidden: true });
+    this.el = node("div", "lmt-card", { role: "group", hidden: true });
     if (this.floats) this.el.popover = "manual";
     this.el.addEventListener("click", (e) => this.click(e));
     this.el.addEventListener("keydown", (e) => this.key(e));
@@ -58,7 +25,7 @@ export class Card {
   }
 
   get buttons() {
-    return [...this.el.querySelectorAll(".lmx-choice:not([aria-disabled])")];
+    return [...this.el.querySelectorAll(".lmt-choice:not([aria-disabled])")];
   }
 
   // row: of the token at place i, drawn in `anchor`. why: nothing can be chosen now, because.
@@ -66,18 +33,18 @@ export class Card {
     this.i = i;
     this.anchor = anchor;
     this.el.setAttribute("aria-label", `Token ${i}: ${label(row)}`);
-    const head = node("div", "lmx-card-head", {}, [
-      node("code", "lmx-name", { textContent: alone(row[TEXT]) }),
+    const head = node("div", "lmt-card-head", {}, [
+      node("code", "lmt-name", { textContent: alone(row[TEXT]) }),
       node("strong", "", { textContent: row[PERCENT] || "?" }),
-      node("span", "lmx-soft", { textContent: `token ${i}` }),
+      node("span", "lmt-soft", { textContent: `token ${i}` }),
     ]);
-    const parts = [head, node("div", "lmx-soft lmx-facts", { textContent: facts(row).join(" · ") })];
+    const parts = [head, node("div", "lmt-soft lmt-facts", { textContent: facts(row).join(" · ") })];
     if (row[FORBIDDEN]) {
       const textContent = `${row[FORBIDDEN]} of the probability was forbidden here`;
-      parts.push(node("div", "lmx-masked", { textContent }));
+      parts.push(node("div", "lmt-masked", { textContent }));
     }
     parts.push(...this.list(row, why));
-    this.said = node("div", "lmx-said", { role: "status" });
+    this.said = node("div", "lmt-said", { role: "status" });
     this.el.replaceChildren(...parts, this.said);
     this.el.hidden = false;
     if (this.floats && !this.el.matches(":popover-open")) this.el.showPopover();
@@ -86,8 +53,8 @@ export class Card {
 
   list(row, why) {
     let others = row[OTHERS];
-    if (others === null) return [this.remark("The details of this token are with the kernel.")];
-    if (!others.length) return [this.remark("No alternatives were recorded (--logprobs records them).")];
+    if (others === null) return [this.remark("The details of this token come from the kernel.")];
+    if (!others.length) return [this.remark("No alternatives were recorded. To record them, ask with log-probabilities on (--logprobs 5).")];
     if (!others.some((other) => other[3] === TAKEN)) {
       const share = row[LOGPROB] === null ? 0 : 1000 * Math.exp(row[LOGPROB]);
       others = [...others, [alone(row[TEXT]), row[PERCENT], share, TAKEN]];
@@ -96,9 +63,9 @@ export class Card {
     const first = items.find((item) => !item.firstChild.hasAttribute("aria-disabled"));
     if (first) first.firstChild.tabIndex = 0;
     const rest = 1000 - others.reduce((sum, other) => sum + other[2], 0);
-    const list = node("ul", "lmx-choices", { "aria-label": "Most likely tokens here; Enter goes on from one" }, items);
+    const list = node("ul", "lmt-choices", { "aria-label": "Most likely tokens here; Enter continues from one" }, items);
     const known = row[FORBIDDEN] ? "" : `everything else ${(Math.max(rest, 0) / 10).toFixed(1)}%`;
-    const hint = why || (first ? "Choose one to go on from there." : "");
+    const hint = why || (first ? "Choose one to continue from it." : "");
     return [list, this.remark([known, hint].filter(Boolean).join(" · "))];
   }
 
@@ -106,22 +73,22 @@ export class Card {
     const props = { "data-k": String(k), tabIndex: -1 };
     const can = what === OPEN && !why;
     if (!can) props["aria-disabled"] = "true";
-    const bar = node("span", "lmx-bar");
+    const bar = node("span", "lmt-bar");
     bar.style.setProperty("width", `${Math.max(1, share / 10)}%`);
-    const names = ["", " lmx-taken", " lmx-banned", ""];
-    const el = button(`lmx-choice${names[what]}`, "", null, props);
+    const names = ["", " lmt-taken", " lmt-banned", ""];
+    const el = node("button", `lmt-choice${names[what]}`, { type: "button", ...props });
     el.append(
       bar,
-      node("span", "lmx-mark", { textContent: MARK[what], "aria-hidden": "true" }),
+      node("span", "lmt-mark", { textContent: MARK[what], "aria-hidden": "true" }),
       node("code", "", { textContent: text }),
-      node("span", "lmx-soft", { textContent: WHAT[what] }),
-      node("span", "lmx-share", { textContent: percent }),
+      node("span", "lmt-soft", { textContent: WHAT[what] }),
+      node("span", "lmt-share", { textContent: percent }),
     );
     return node("li", "", {}, [el]);
   }
 
   remark(textContent) {
-    return node("div", "lmx-soft", { textContent });
+    return node("div", "lmt-soft", { textContent });
   }
 
   say(text) {
@@ -155,7 +122,7 @@ export class Card {
   }
 
   click(e) {
-    const el = e.target.closest(".lmx-choice");
+    const el = e.target.closest(".lmt-choice");
     if (el && !el.hasAttribute("aria-disabled")) this.choose(this.i, Number(el.dataset.k));
   }
 

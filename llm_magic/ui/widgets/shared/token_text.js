@@ -1,15 +1,14 @@
-// The tokens of one view as text in which one can move. Comes in: rows. Goes out: which token is
-// meant. A long view is drawn in portions, so that the page stays awake; there is one listener of a
-// kind for all tokens.
+// Tokens as text in which one can move: by keys, by the pointer, and with a selection that can be copied.
+// A long text is drawn in portions, so that the page stays awake; one listener serves all tokens.
 
-import { node } from "../shared/dom.js";
-import { alone, label, TEXT, SHADE, FLAGS, FORCED, TRIMMED } from "./card.js";
+import { node } from "./dom.js";
+import { endsLine, joined, label, pieces, same, FLAGS, FORCED, SHADE, TEXT, TRIMMED } from "./tokens.js";
 
 const PORTION = 250; // tokens drawn at once
 const OPEN_AFTER = 90; // ms that the pointer rests on a token before its card opens
 const CLOSE_AFTER = 250; // ms to reach the card
 
-export class Pane {
+export class TokenText {
   // hooks: show(pane, i), hide(), over(): is the pointer or the focus in the card?
   constructor(hooks) {
     this.hooks = hooks;
@@ -17,10 +16,10 @@ export class Pane {
     this.rows = [];
     this.at = 0; // the token that Tab reaches
     this.pinned = false; // the card stays with this token
-    this.title = node("div", "lmx-title");
-    this.list = node("div", "lmx-text", { role: "listbox" });
-    this.foot = node("div", "lmx-soft lmx-foot");
-    this.el = node("div", "lmx-pane", {}, [this.title, this.list, this.foot]);
+    this.title = node("div", "lmt-title");
+    this.list = node("div", "lmt-text", { role: "listbox" });
+    this.foot = node("div", "lmt-soft lmt-foot");
+    this.el = node("div", "lmt-pane", {}, [this.title, this.list, this.foot]);
     const on = (kind, handler) => this.list.addEventListener(kind, handler);
     on("pointerover", (e) => this.over(e));
     on("pointerleave", () => this.later(() => this.leave(), CLOSE_AFTER));
@@ -28,6 +27,7 @@ export class Pane {
     on("pointerdown", () => (this.pressing = true));
     on("click", (e) => this.click(e));
     on("keydown", (e) => this.key(e));
+    on("copy", (e) => this.copy(e));
   }
 
   dispose() {
@@ -63,7 +63,7 @@ export class Pane {
   }
 
   isOf(span, row) {
-    return span.textContent === shown(row) && span.shade === row[SHADE];
+    return same(span.content, row[TEXT]) && span.shade === row[SHADE];
   }
 
   grow() {
@@ -84,15 +84,16 @@ export class Pane {
     const { common, kinds } = this.look;
     this.enterKind(kindAt(kinds, i));
     if (!this.line) {
-      this.line = node("div", "lmx-line", { role: "presentation", dir: "auto" });
+      this.line = node("div", "lmt-line", { role: "presentation", dir: "auto" });
       this.group.append(this.line);
     }
-    const span = node("span", "lmx-token", { textContent: shown(row) });
-    if (i < common) span.classList.add("lmx-common");
-    else span.classList.add(`lmx-p${row[SHADE]}`);
-    if (common && i === common) span.classList.add("lmx-parts");
-    if (row[FLAGS] & FORCED) span.classList.add("lmx-given");
-    if (row[FLAGS] & TRIMMED) span.classList.add("lmx-trimmed");
+    const span = node("span", "lmt-token", {}, drawn(row[TEXT]));
+    span.content = row[TEXT];
+    if (i < common) span.classList.add("lmt-common");
+    else span.classList.add(`lmt-p${row[SHADE]}`);
+    if (common && i === common) span.classList.add("lmt-parts");
+    if (row[FLAGS] & FORCED) span.classList.add("lmt-given");
+    if (row[FLAGS] & TRIMMED) span.classList.add("lmt-trimmed");
     span.setAttribute("role", "option");
     span.setAttribute("aria-selected", "false");
     span.setAttribute("aria-label", label(row));
@@ -102,14 +103,14 @@ export class Pane {
     this.spans.push(span);
     this.line.append(span);
     // A line that has ended is a block of its own: what comes later does not lay it out again.
-    if (row[TEXT].endsWith("\n")) this.line = null;
+    if (endsLine(row[TEXT])) this.line = null;
   }
 
   enterKind(kind) {
     if (kind === this.kind || !kind) return;
     this.kind = kind;
     this.line = null;
-    this.group = node("div", "lmx-kind", { role: "group", "aria-label": kind, "data-kind": kind });
+    this.group = node("div", "lmt-kind", { role: "group", "aria-label": kind, "data-kind": kind });
     this.list.append(this.group);
   }
 
@@ -185,6 +186,18 @@ export class Pane {
     this.go(i);
   }
 
+  // -------------------------------------------------------------- copying
+
+  // What is copied is what the model wrote, without marks and with its line ends.
+  copy(e) {
+    const selection = getSelection();
+    if (selection.isCollapsed) return;
+    const range = selection.getRangeAt(0);
+    const parts = this.spans.filter((span) => range.intersectsNode(span)).map((span) => part(range, span));
+    e.clipboardData.setData("text/plain", joined(parts));
+    e.preventDefault();
+  }
+
   // -------------------------------------------------------------- keys
 
   key(e) {
@@ -239,10 +252,13 @@ export class Pane {
   }
 }
 
-// The line break at a token's end is made by the line: the mark of its shade stands before it.
-function shown(row) {
-  const text = row[TEXT];
-  return (text.endsWith("\n") ? text.slice(0, -1) : text) || alone(text);
+// The line break at a token's end is made by the line.
+function drawn(content) {
+  const found = pieces(content);
+  return found.flatMap(({ text = "", mark }, i) => {
+    const last = i === found.length - 1 && text === "\n";
+    return [...(mark ? [node("i", "lmt-sign", { "data-mark": mark })] : []), last ? "" : text];
+  }).filter((part) => part !== "");
 }
 
 function kindAt(runs, i) {
@@ -252,4 +268,14 @@ function kindAt(runs, i) {
     if (i < end) return kind;
   }
   return runs.at(-1)?.[0] ?? "";
+}
+
+// The part of a token that is selected. A mark alone cannot be cut.
+function part(range, span) {
+  const inner = document.createRange();
+  inner.selectNodeContents(span);
+  if (range.comparePoint(span, 0) < 0) inner.setStart(range.startContainer, range.startOffset);
+  if (range.comparePoint(span, span.childNodes.length) > 0) inner.setEnd(range.endContainer, range.endOffset);
+  const text = inner.toString();
+  return text === span.textContent ? span.content : text;
 }

@@ -1,0 +1,37 @@
+"""What a chat tells its pages, beside what every widget tells."""
+
+from collections.abc import Iterable
+
+from ..shared.phases import IDLE, Phase
+from ..shared.protocol import JSON, Outbox, Post
+
+
+class ChatOutbox(Outbox):
+    """The operations of a chat; `apply` in chat.js carries them out."""
+
+    def __init__(self, post: Post) -> None:
+        super().__init__(post)
+        self.phase(IDLE)
+
+    def phase(self, phase: Phase) -> None:
+        """What the chat is doing now."""
+        self.state("phase", **phase.op())
+
+    def notice(self, text: str, action: str = "") -> None:
+        """A line for the person. action: names the button beside it."""
+        self.add("notice", text=text, action=action)
+
+    def patch(
+        self, id: int, part: str, patches: Iterable[tuple[int, int, str]], text: str = ""
+    ) -> None:
+        """Changes to the HTML of a turn, and the text that was added to it.
+
+        Args:
+            id: Of the turn.
+            part: "answer" or "reasoning".
+            patches: See `MarkdownDiff`.
+            text: The Markdown of the answer that came since the last patch.
+        """
+        edits: list[JSON] = [list(patch) for patch in patches]
+        if edits or text:
+            self.add("tail", id=id, part=part, edits=edits, text=text)
