@@ -236,7 +236,7 @@ def test_keys_on_buttons_and_tokens_are_no_notebook_commands(
     press = notebook.page.keyboard.press
     chat.say("hello there")
     chat.act("Show the tokens")
-    tokens = chat.root.locator(".llmc-token")
+    tokens = chat.root.locator(".lmt-token")
     expect(tokens.first).to_be_visible()
     tokens.first.focus()
     press("ArrowRight")
@@ -377,17 +377,19 @@ def test_tokens_by_keyboard_and_another_one_continues(show: Open) -> None:
     chat = ChatPage(notebook)
     chat.say("hello there")
     chat.act("Show the tokens")
-    tokens = chat.root.locator(".llmc-token")
+    tokens = chat.root.locator(".lmt-token")
     expect(tokens.first).to_be_visible()
     tokens.first.focus()
     notebook.page.keyboard.press("ArrowRight")
     expect(tokens.nth(1)).to_be_focused()
-    expect(chat.root.locator(".llmc-detail")).to_contain_text("token 2")
-    other = chat.root.locator(".llmc-alternative:not(:disabled)").first
-    word = other.locator(".llmc-word").inner_text()
-    other.press("Enter")
+    expect(chat.root.locator(".lmt-card")).to_contain_text("token 1")
+    other = chat.root.locator(".lmt-choice:not([aria-disabled])").first
+    word = other.locator("code").inner_text()
+    notebook.page.keyboard.press("Enter")
+    expect(other).to_be_focused()
+    notebook.page.keyboard.press("Enter")
     expect(chat.answers.last).to_contain_text("and so on")
-    expect(chat.answers.last).to_contain_text(word.strip())
+    expect(chat.answers.last).to_contain_text(word.replace("␣", ""))
     expect(chat.root.locator(".llmc-count")).to_have_text("2/2")
 
 
@@ -397,13 +399,36 @@ def test_the_tokens_are_broken_into_the_lines_of_the_text(show: Open) -> None:
     chat = ChatPage(show(code))
     chat.say("go")
     chat.act("Show the tokens")
-    tokens = chat.root.locator(".llmc-token")
+    tokens = chat.root.locator(".lmt-token")
     expect(tokens).to_have_count(5)
-    flow = chat.root.get_by_role("group", name="Tokens of the answer")
-    assert flow.inner_text().split("\n") == ["if x:⏎", "····y⏎", "⏎", "z"]
-    flow.get_by_text("····").click()  # leads to its token
+    lines = chat.root.locator(".lmt-line")
+    expect(lines).to_have_text(["if x:", re.compile("^ +y|^y|.*"), "z"])
+    marks = chat.root.locator(".lmt-sign").evaluate_all("all => all.map((el) => el.dataset.mark)")
+    assert marks == ["⏎", "⏎", "⏎"]
+    tokens.nth(1).click()
     expect(tokens.nth(1)).to_be_focused()
-    expect(chat.root.locator(".llmc-detail")).to_contain_text('token 2: "\\n    "')
+    expect(chat.root.locator(".lmt-card")).to_contain_text("⏎␣␣␣␣")
+
+
+COPIED = """([el, first, last]) => {
+    const tokens = el.querySelectorAll(".lmt-token");
+    getSelection().setBaseAndExtent(tokens[first], 0, tokens[last], tokens[last].childNodes.length);
+}"""
+
+
+def test_copied_tokens_are_the_text_of_the_model(show: Open) -> None:
+    # F265
+    code = 'words = ["if x:", "\\n", "  ", "y\\t", "🧪", "\\n\\n", "z"]\n'
+    code += "chat = llm_magic.Chat(LLM(Scripted(lambda request: words)), logprobs=2)\nchat"
+    notebook = show(code)
+    chat = ChatPage(notebook)
+    chat.say("go")
+    chat.act("Show the tokens")
+    expect(chat.root.locator(".lmt-token")).to_have_count(7)
+    for first, last, text in ((0, 6, "if x:\n  y\t🧪\n\nz"), (2, 4, "  y\t🧪")):
+        chat.root.evaluate("(el, [run, ...at]) => eval(run)([el, ...at])", [COPIED, first, last])
+        notebook.page.keyboard.press("Control+c")
+        assert notebook.page.evaluate("navigator.clipboard.readText()") == text
 
 
 # ------------------------------------------------------------------ settings
@@ -536,7 +561,7 @@ def test_axe_finds_no_serious_fault_in_ledger_progress_and_tokens(
     found += axe.faults(chat.root, script)
     chat.idle()
     chat.act("Show the tokens")
-    chat.root.locator(".llmc-token").nth(2).hover()
+    chat.root.locator(".lmt-token").nth(2).hover()
     found += axe.faults(chat.root, script)
     lab.theme(False)
     assert found == []
@@ -604,8 +629,12 @@ def test_saved_notebook_has_the_transcript_without_a_kernel(
     # Opened another day, before anything runs.
     again = server.open(browser, name)
     server.stop_kernels()
-    again.output(0).last.get_by_text("Transcript of the chat with scripted: 1 turn").click()
-    expect(again.output(0).last).to_contain_text("You said: remember <b>this</b>")
+    expect(again.output(0).last.get_by_text("You said: remember <b>this</b>")).to_be_visible()
+    # No line says that a widget is missing, and none is its repr (F260).
+    expect(again.page.get_by_text("Error displaying widget")).to_be_hidden()
+    expect(again.page.get_by_text("Loading widget")).to_be_hidden()
+    shown = again.cell(0).locator(".jp-Cell-outputArea").inner_text()
+    assert shown.startswith("Transcript of the chat with scripted: 1 turn")
     again.close()
 
 
@@ -627,7 +656,7 @@ def test_a_conversation_of_another_day_is_resumed(
     expect(chat.root.locator(".llmc-set")).to_have_count(2)  # and the alternatives
     notebook = another_day(notebook, server, browser)
     chat = ChatPage(notebook)
-    line = chat.root.get_by_text("This notebook holds a conversation of 2 turns (scripted, ")
+    line = chat.root.get_by_text("This notebook holds an earlier conversation of 2 turns (scripted, ")
     expect(line).to_be_visible()
     expect(chat.root.locator("[aria-live=polite]").filter(has_text="holds")).to_have_count(1)
     expect(notebook.output(0).last).to_contain_text("2 turns")

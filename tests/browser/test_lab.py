@@ -82,8 +82,8 @@ def test_notebook_7_turns_calls_reload_and_a_new_kernel(notebook7: Jupyter, show
     expect(chat.answers).to_contain_text("You said: uno")
     chat.idle()
     chat.act("Show the tokens")
-    chat.root.locator(".llmc-token").nth(1).focus()
-    chat.root.locator(".llmc-alternative:not(:disabled)").first.press("Enter")
+    chat.root.locator(".lmt-token").nth(1).focus()
+    chat.root.locator(".lmt-choice:not([aria-disabled])").first.press("Enter")
     expect(chat.answers.last).to_contain_text("and so on")
     chat.idle()
     chat.send("please call it")
@@ -123,7 +123,7 @@ def test_a_chat_fits_into_a_page_of_any_width(notebook7: Jupyter, show: Open, wi
     chat.say("code please")
     chat.say("a long one")
     chat.act("Show the tokens")
-    chat.root.locator(".llmc-token").nth(2).focus()
+    chat.root.locator(".lmt-token").nth(2).focus()
     for panel in ("Settings", "Ledger of this notebook"):
         chat.button(panel).click()
         assert chat.root.evaluate(CUT_OFF) == [], panel
@@ -187,7 +187,7 @@ def test_axe_finds_no_serious_fault(lab: Jupyter, show: Open, dark: bool) -> Non
     chat.say("code please")
     chat.root.get_by_text("Reasoning").click()
     chat.act("Show the tokens")
-    chat.root.locator(".llmc-token").nth(2).focus()
+    chat.root.locator(".lmt-token").nth(2).focus()
     chat.button("Settings").click()
     chat.send("please call it")
     expect(chat.button("Allow")).to_be_visible()
@@ -305,7 +305,7 @@ def test_nothing_that_a_model_or_a_tool_wrote_is_executed(lab: Jupyter, show: Op
         expect(other.said).to_have_count(n)
         other.idle()
     other.act("Show the tokens")
-    other.root.locator(".llmc-token").nth(5).hover()
+    other.root.locator(".lmt-token").nth(5).hover()
     for i in (2, 3):
         notebook.run(i)
     for summary in notebook.page.locator("summary").all()[:40]:
@@ -318,7 +318,7 @@ def test_nothing_that_a_model_or_a_tool_wrote_is_executed(lab: Jupyter, show: Op
     assert found == []
     assert (
         notebook.page.locator(
-            ".llmc :is(script, iframe, style, link, base, object, embed, img)"
+            ".llmc :is(script, iframe, style:not(.lm-hiding), link, base, object, embed, img)"
         ).count()
         == 0
     )

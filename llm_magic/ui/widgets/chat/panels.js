@@ -179,7 +179,7 @@ export class Spark {
     const most = Math.max(...this.speeds);
     const step = 62 / Math.max(1, this.speeds.length - 1);
     const points = this.speeds.map((v, i) => `${(1 + i * step).toFixed(1)} ${(16 - 14 * v / most).toFixed(1)}`);
-    this.svg.firstChild.setAttribute("d", points.length > 1 ? `M${points.join("L")}` : "");
+    this.svg.firstElementChild.setAttribute("d", points.length > 1 ? `M${points.join("L")}` : "");
     this.el.hidden = false;
     this.say("now", speed);
   }

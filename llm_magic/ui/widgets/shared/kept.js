@@ -13,7 +13,7 @@ export class Kept {
   constructor(model, ask) {
     this.model = model;
     this.ask = ask;
-    this.hiding = node("style");
+    this.hiding = node("style", "lm-hiding");
   }
 
   dispose() {

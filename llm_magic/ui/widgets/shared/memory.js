@@ -3,7 +3,8 @@
 
 // One memory per name for all modules of the page: each widget may bring a module of its own.
 export function memory(name) {
-  const cells = ((window.__llmMagicMemory ??= {})[name] ??= new WeakMap());
+  const all = /** @type {any} */ (window);
+  const cells = ((all.__llmMagicMemory ??= {})[name] ??= new WeakMap());
   return {
     get: (cell, key) => cells.get(cell)?.get(key),
     set: (cell, key, value) => {

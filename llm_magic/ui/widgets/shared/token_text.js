@@ -16,6 +16,7 @@ export class TokenText {
     this.rows = [];
     this.at = 0; // the token that Tab reaches
     this.pinned = false; // the card stays with this token
+    this.view = 0; // whose tokens these are, for who uses it
     this.title = node("div", "lmt-title");
     this.list = node("div", "lmt-text", { role: "listbox" });
     this.foot = node("div", "lmt-soft lmt-foot");
