@@ -656,7 +656,9 @@ def test_a_conversation_of_another_day_is_resumed(
     expect(chat.root.locator(".llmc-set")).to_have_count(2)  # and the alternatives
     notebook = another_day(notebook, server, browser)
     chat = ChatPage(notebook)
-    line = chat.root.get_by_text("This notebook holds an earlier conversation of 2 turns (scripted, ")
+    line = chat.root.get_by_text(
+        "This notebook holds an earlier conversation of 2 turns (scripted, "
+    )
     expect(line).to_be_visible()
     expect(chat.root.locator("[aria-live=polite]").filter(has_text="holds")).to_have_count(1)
     expect(notebook.output(0).last).to_contain_text("2 turns")

@@ -484,9 +484,7 @@ def test_a_kernel_that_is_gone_is_mentioned_and_its_reply_goes_on_in_the_next(
     view = view_of(page)
     expect(token(view, 11)).to_be_visible()
     expect(tabs(view)).to_have_count(0)
-    view.get_by_role(
-        "button", name="Continue with the earlier reply (12 tokens, 1 branch)"
-    ).click()
+    view.get_by_role("button", name="Continue with the earlier reply (12 tokens, 1 branch)").click()
     expect(tabs(view)).to_have_count(2)
     expect(view.locator(".lmx-again")).to_be_hidden()
     choose(view, 3)

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 
+from llm_magic.json_types import Json
+
 from ..shared.phases import IDLE, Phase
-from ..shared.protocol import JSON, Outbox, Post
+from ..shared.protocol import Outbox, Post
 
 
 class ChatOutbox(Outbox):
@@ -32,6 +34,6 @@ class ChatOutbox(Outbox):
             patches: See `MarkdownDiff`.
             text: The Markdown of the answer that came since the last patch.
         """
-        edits: list[JSON] = [list(patch) for patch in patches]
+        edits: list[Json] = [list(patch) for patch in patches]
         if edits or text:
             self.add("tail", id=id, part=part, edits=edits, text=text)

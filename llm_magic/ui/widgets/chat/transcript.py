@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from llm_magic.events import ToolRecord
+from llm_magic.json_types import JsonObject
 from llm_magic.ui.views import summary, tooltrace
 
-from ..shared.protocol import JSON
 from .thread import Turn, Turns
 
 VENDOR = "application/vnd.llm-magic.chat+json"
@@ -55,7 +55,7 @@ class Transcript:
             out[VENDOR] = {**self.data, "turns": [row[VENDOR] for row in self.rows]}
         return out
 
-    def since(self, old: "Transcript | None") -> dict[str, JSON]:
+    def since(self, old: "Transcript | None") -> JsonObject:
         """What a page that has the old one needs for the new one.
 
         >>> row = {"text/plain": "a"}
@@ -67,7 +67,7 @@ class Transcript:
         at = 0
         while at < min(len(known), len(self.rows)) and known[at] == self.rows[at]:
             at += 1
-        frame: dict[str, JSON] = {mime: list(parts) for mime, parts in self.frame.items()}
+        frame: JsonObject = {mime: list(parts) for mime, parts in self.frame.items()}
         return {"frame": frame, "data": self.data, "at": at, "rows": list(self.rows[at:])}
 
 

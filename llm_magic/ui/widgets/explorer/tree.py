@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.saved import runs
 from llm_magic.events import Token
+from llm_magic.json_types import Json
 from llm_magic.ui.views import compare, tokens
 from llm_magic.ui.views.summary import CUT
 
-from ..shared.protocol import JSON
 from ..shared.token_rows import Row, rows
 
 ENDED = {"length": CUT, "cancelled": "stopped", "interrupted": "stopped"}
@@ -95,7 +95,7 @@ class Tree:
             node.rows = rows(reply.tokens[node.at :])
         node.reply = replace(reply, branches=())
 
-    def saved(self) -> list[JSON]:
+    def saved(self) -> list[Json]:
         """Small: per node [title, parent, at, texts, shades], without any alternative."""
         return [
             [*node.head()[:3], [r[0] for r in node.rows], "".join(str(r[2]) for r in node.rows)]

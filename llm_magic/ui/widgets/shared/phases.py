@@ -18,11 +18,10 @@ from llm_magic.events import (
     Queued,
     ToolDone,
 )
+from llm_magic.json_types import JsonObject
 from llm_magic.ui.views.progress import work
 from llm_magic.ui.views.summary import CUT
 from llm_magic.utf8 import whole
-
-from .protocol import JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Phase:
     total: int = 0
     amount: str = ""
 
-    def op(self) -> dict[str, JSON]:
+    def op(self) -> JsonObject:
         """The phase as values of an operation."""
         return {
             "name": self.name, "text": self.text, "done": self.done, "total": self.total,

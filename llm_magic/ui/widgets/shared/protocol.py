@@ -13,9 +13,11 @@ A page that has no snapshot yet, or sees a gap in the numbers, says `hello` agai
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
-Op: TypeAlias = dict[str, JSON]
-Post: TypeAlias = Callable[[Mapping[str, JSON]], None]
+from llm_magic.json_types import Json, JsonObject
+
+JSON: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
+Op: TypeAlias = JsonObject
+Post: TypeAlias = Callable[[Mapping[str, Json]], None]
 
 
 class Outbox:
@@ -43,7 +45,7 @@ class Outbox:
         """Whether no operation waits; states do not count."""
         return not self._ops
 
-    def add(self, o: str, **values: JSON) -> None:
+    def add(self, o: str, **values: Json) -> None:
         """Queue an operation of the kind `o`."""
         self._ops.append({"o": o, **values})
 
@@ -51,7 +53,7 @@ class Outbox:
         """Queue operations as they are."""
         self._ops.extend(ops)
 
-    def state(self, o: str, **values: JSON) -> None:
+    def state(self, o: str, **values: Json) -> None:
         """Set a state of the widget, such as its phase.
 
         An unchanged state is not sent. Of several changes in one message the last one is sent, and

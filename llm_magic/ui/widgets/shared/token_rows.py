@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from llm_magic.events import Token, Top
+from llm_magic.json_types import Json
 from llm_magic.ui.views import logprobs, tokens
-
-from .protocol import JSON
 
 # [text or bytes, percentage, step of the scale, rank, logprob, entropy, forbidden share, flags,
 # alternatives]
-Row: TypeAlias = list[JSON]
+Row: TypeAlias = list[Json]
 
 FORCED, TRIMMED = 1, 2  # flags
 OPEN, TAKEN, FORBIDDEN, NAMELESS = range(4)  # what an alternative is; the last has no id
