@@ -231,11 +231,11 @@ def test_a_load_that_builds_graphs_waits_for_the_running_cell_and_says_so() -> N
         code = "%load_ext llm_magic\nchat = llm_magic.Chat(max_tokens=12)\nchat"
         comm = open_comm(running, code)
         subshell = subshell_of(running)
-        cell = running.send("time.sleep(4)\nprint('cell done')")
+        cell = running.send("time.sleep(15)\nprint('cell done')")
         collect(running, lambda seen: any(m.kind == "execute_input" for m in seen))
         click(running, comm, {"t": "send", "text": "Say hello.", "nonce": "n"}, subshell)
         waits = lambda seen: any("running cell" in op.get("text", "") for op in ops(seen, comm))  # noqa: E731
-        collect(running, waits, 3)
+        collect(running, waits, 14)
         run = running.wait(cell)
         assert run.stream() == "cell done\n"
         if not done(comm)(run.others):
