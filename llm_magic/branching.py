@@ -1,23 +1,17 @@
-"""Another token at one place of a reply, and what follows from it.
+"""Branches: another token at one position of a reply, and what follows from it."""
 
-Comes in: a Reply, a position, another token, and the LLM that continues. Goes out: the Reply with
-the branch kept in it. It must not know how anything is drawn.
-"""
-
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .chat.parsing.router import Router
 from .chat.parsing.syntax import REASONING, opens_reasoning
-from .chat.reply import Fold, Reply
-from .chat.stream import TokenStream, interruptible
+from .chat.reply import Reply
+from .chat.stream import Stream, interruptible
 from .errors import NotLoadedError, RequestError
-from .events import CallDelta, Delta, Finish, Prefill, Progress, Queued, Timings, Token, Top, Usage
+from .events import Token, Top, Usage
 from .hub import hub
-from .llm import COMPLETE, LLM, build_request
-from .provider import Stream
+from .llm import LLM
+from .provider import RenderedPrompt
 
 TURN = 200  # characters at the end of a prompt in which the assistant's turn begins
 
@@ -100,40 +94,35 @@ def prefix(reply: Reply, i: int, token: Token) -> tuple[Token, ...]:
     return (*(replace(t, forced=True) for t in reply.tokens[:i]), token)
 
 
-def stream(llm: LLM, reply: Reply, given: Sequence[Token], **options: Any) -> TokenStream:
+def stream(llm: LLM, reply: Reply, given: Sequence[Token], **options: Any) -> Stream:
     """Continue a reply's prompt after the given tokens; the engine reuses what it has of them.
 
-    The stream's reply is the whole branch, and its first events tell the given tokens, which are
-    marked as forced. Answer, reasoning and calls are told apart from the first token on, as they
-    were when the reply was made.
+    The stream's reply is the whole branch. Its first events carry the given tokens, marked as
+    forced; answer, reasoning and calls are told apart from the first one on.
     """
+    if any(token.id is None for token in given):
+        raise RequestError("the reply's tokens have no ids (a remote model), so it cannot branch")
+    events: Stream = llm.stream(rendered(reply), given=tuple(given), **options)
+    return events
+
+
+def rendered(reply: Reply) -> RenderedPrompt:
+    """The prompt of a reply, as the model got it. RequestError where nothing can go on from it."""
     if reply.trace:  # its tokens are those of several prompts, of which it holds the last
         raise RequestError("the reply called tools; only what was said in one go can branch")
-    ids = list(reply.prompt_ids)
-    if not ids and reply.prompt is not None:
-        # Read back from a file: the text is there, its ids are not.
-        ids = [piece.id for piece in llm.tokenize(reply.prompt)]
-    if not ids:
+    if not reply.prompt_ids and reply.prompt is None:
         raise RequestError(_no_prompt(reply))
-    known = [t.id for t in given if t.id is not None]
-    if len(known) < len(given):
-        raise RequestError("the reply's tokens have no ids (a remote model), so it cannot branch")
-    ended = bool(known) and known[-1] in getattr(llm.provider, "end_ids", ())
-    stop = options.pop("stop", None) or ()
-    request = build_request((), COMPLETE, options)
-    inner = None if ended else llm.stream([*ids, *known], **options)
-    prompt = len(reply.prompt_ids) or reply.usage.prompt
-    return TokenStream(
-        _Grown(tuple(replace(t, forced=True, at=0.0) for t in given), inner, prompt),
-        _router(llm, reply, (stop,) if isinstance(stop, str) else tuple(stop)),
-        Fold(
-            reply.model,
-            reply.prompt,
-            reply.prompt_ids,
-            request.sampling,
-            reply.messages,
-            reply.tools,
-        ),
+    reasoning = bool(reply.reasoning) or "reasoning" in reply.kinds
+    text = reply.prompt or ""
+    turn = text[-TURN:]
+    return RenderedPrompt(
+        text=text,
+        ids=reply.prompt_ids,
+        messages=reply.messages,
+        tools=reply.tools,
+        reasoning=reasoning,
+        in_reasoning=reasoning and any(opens_reasoning(turn, t) for t in REASONING.values()),
+        calls=bool(reply.calls) or "call" in reply.kinds,
     )
 
 
@@ -144,68 +133,6 @@ def _no_prompt(reply: Reply) -> str:
             "%llm branch -r NAME takes an answer that was kept with -o NAME"
         )
     return "the reply does not hold its prompt, so nothing can go on from it"
-
-
-def _router(llm: LLM, reply: Reply, stop: tuple[str, ...]) -> Router:
-    """What tells answer, reasoning and calls apart, where the reply has more than one of them."""
-    template = getattr(llm.provider, "template", None)
-    tags, syntax = getattr(template, "reasoning", None), getattr(template, "syntax", None)
-    if tags is None:  # a provider that does not say: as it looks
-        tags = next((t for t in REASONING.values() if t.open in _seen(reply)), REASONING["think"])
-    reasons = bool(reply.reasoning) or "reasoning" in reply.kinds
-    return Router(
-        stop=stop,
-        reasoning=tags if reasons else None,
-        in_reasoning=opens_reasoning((reply.prompt or "")[-TURN:], tags),
-        syntax=syntax if reply.calls or "call" in reply.kinds else None,
-        calls_without_tools=True,
-        controls=getattr(llm.provider, "controls", None),
-    )
-
-
-def _seen(reply: Reply) -> str:
-    start = b"".join(t.bytes for t in reply.tokens[:20]).decode("utf-8", "replace")
-    return (reply.prompt or "")[-TURN:] + start
-
-
-class _Grown:
-    """The source of a branch: tokens that are given, then those that a stream brings.
-
-    inner: None where nothing can follow, because the last given token ends an answer. Its deltas
-    come as tokens again: it does not know what the given ones have begun.
-    """
-
-    def __init__(self, given: tuple[Token, ...], inner: Stream | None, prompt: int) -> None:
-        self._given = given
-        self._inner = inner
-        self._prompt = prompt
-        self._items: deque[Queued | Progress | Prefill | Token] = deque(given)
-
-    def __next__(self) -> Queued | Progress | Prefill | Token | Finish:
-        while not self._items:
-            if self._inner is None:
-                return Finish("stop", Usage(completion=len(self._given)), Timings())
-            match next(self._inner):
-                case Delta(tokens=tokens) | CallDelta(tokens=tokens):
-                    self._items.extend(tokens)
-                case Finish(reason, usage, timings):
-                    count = len(self._given) + usage.completion
-                    prompt = self._prompt or usage.prompt - len(self._given)
-                    return Finish(reason, Usage(prompt, usage.cached, count), timings)
-                case Queued() | Progress() | Prefill() as event:
-                    self._items.append(event)
-                case _:
-                    pass
-        return self._items.popleft()
-
-    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
-        if self._inner is not None:
-            own = None if keep is None else max(0, keep - len(self._given))
-            self._inner.cancel(reason, own)
-
-    def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
 
 
 def branch(

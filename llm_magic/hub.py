@@ -97,7 +97,8 @@ class Hub:
                     continue  # what somebody else asked for failed, or was interrupted
                 if mine:
                     return entry.llm
-            entry.llm.provider.grow(ctx, slots, threads, cache_mb)  # type: ignore[attr-defined]
+            if isinstance(provider := entry.llm.provider, Local):
+                provider.grow(ctx, slots, threads, cache_mb)
             entry.names.add(name)
             return entry.llm
 
@@ -160,7 +161,7 @@ class Hub:
             return next((e for e in self._entries if name in e.names), None)
 
     def _forget_closed(self) -> None:
-        self._entries = [e for e in self._entries if not getattr(e.llm.provider, "closed", False)]
+        self._entries = [e for e in self._entries if not e.llm.provider.closed]
 
     def _after_fork(self) -> None:
         """A forked child has the parent's objects but not its threads: it starts with nothing."""

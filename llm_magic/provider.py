@@ -1,38 +1,89 @@
-"""The one seam between conversations and whatever generates text.
+"""The seam between conversations and whatever generates text.
 
-A request goes down as a value, events come up as values, through one stream object. Local engine,
-remote endpoint and the scripted fake all implement `Provider`; nothing above this line knows which.
+A `Request` goes down as a value, events come up through one `Stream`. The local engine and the
+scripted fake implement `Provider`; nothing above this module knows which of them answers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
-from .events import Constraint, Event, Message, Piece, Sampling, Token, ToolSpec
+from .chat.stream import Stream as Stream
+from .errors import UnsupportedError
+from .events import Constraint, Message, Piece, Sampling, Token, ToolSpec
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
-Prompt = str | tuple[int, ...] | tuple[Message, ...]
+Capability = Literal[
+    "complete", "chat", "given", "logprobs", "tokenize", "score", "tools", "constraint"
+]
+CAPABILITIES: frozenset[Capability] = frozenset(get_args(Capability))
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A prompt as the model gets it.
+
+    Attributes:
+        text: The prompt as text, markers of the chat template included.
+        ids: The prompt as token ids; () where the provider has none.
+        messages: The messages that were rendered; () for a text or ids.
+        tools: The tools that the prompt offers.
+        reasoning: Whether the answer may have a reasoning part.
+        in_reasoning: Whether the prompt ends inside the reasoning part.
+        calls: Whether the answer may have tool calls.
+    """
+
+    text: str
+    ids: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    reasoning: bool = False
+    in_reasoning: bool = False
+    calls: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the answer is a turn of a chat, or continues a text."""
+        return bool(self.messages) or self.reasoning or self.calls
+
+
+Prompt = str | tuple[int, ...] | tuple[Message, ...] | RenderedPrompt
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to generate.
 
-    prompt: text to continue as it is, token ids, or messages that the chat template renders.
-    logprobs: None = no alternatives are recorded; n >= 0 = each token carries its n most likely
-        alternatives. The chosen token's own logprob and rank are recorded in both cases.
-    reuse: take a cached prefix when there is one. The tokens are the same either way.
-    guess: check guesses at the next tokens where that pays. The tokens are the same either way.
-    trim: where messages do not fit the window, leave the oldest exchanges out instead of failing.
-    tool_syntax: how calls are written (a name of chat/syntax.py); None = as the template says.
+    Attributes:
+        prompt: A text to continue, token ids, messages that the chat template renders, or a prompt
+            that was rendered before.
+        given: Tokens that the answer begins with. They are part of the reply, marked as forced;
+            generation goes on behind the last one.
+        sampling: How to draw tokens.
+        tools: Tools that the model may call.
+        tool_choice: "auto", "none", "required" or the name of a tool.
+        constraint: What the answer must be.
+        logprobs: How many alternatives each token carries. None: none, and n >= 0 records them.
+            The chosen token's own logprob and rank are recorded in both cases.
+        echo: Whether the answer begins with the prompt.
+        suffix: Text that follows the answer.
+        thinking: Whether the model should reason; None: as its template does by default.
+        template_kwargs: Further variables of the chat template.
+        reuse: Whether a cached prefix is used. The tokens are the same either way.
+        guess: Whether guesses at the next tokens are checked. The tokens are the same either way.
+        trim: Whether the oldest exchanges are left out where the messages do not fit the window.
+        tool_syntax: How calls are written, a name of `chat.parsing.syntax.SYNTAXES`; None: as the
+            chat template says.
     """
 
     prompt: Prompt
+    given: tuple[Token, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     tools: tuple[ToolSpec, ...] = ()
-    tool_choice: str = "auto"  # auto | none | required | a tool's name
+    tool_choice: str = "auto"
     constraint: Constraint | None = None
     logprobs: int | None = None
     echo: bool = False
@@ -45,64 +96,95 @@ class Request:
     tool_syntax: str | None = None
 
     @property
-    def asked(self) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
-        """The messages and the tools that they offer; both () where the prompt is text or ids."""
-        if not (self.prompt and isinstance(self.prompt[0], Message)):
-            return (), ()
-        messages = cast("tuple[Message, ...]", self.prompt)
-        return messages, self.tools if self.tool_choice != "none" else ()
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of the prompt; () where it is a text or ids."""
+        if isinstance(self.prompt, RenderedPrompt):
+            return self.prompt.messages
+        return tuple(m for m in self.prompt if isinstance(m, Message))
 
+    @property
+    def offered(self) -> tuple[ToolSpec, ...]:
+        """The tools that the prompt offers: none to a text, and none where calls are refused."""
+        if isinstance(self.prompt, RenderedPrompt):
+            return self.prompt.tools
+        return self.tools if self.messages and self.tool_choice != "none" else ()
 
-@runtime_checkable
-class Stream(Protocol):
-    """Events of one request. Iterate on one thread; `cancel` and `close` are safe from any thread.
+    @property
+    def needs(self) -> tuple[Capability, ...]:
+        """What a provider must be able to do for this request.
 
-    The last event is `Finish`, exactly once; a failure raises from `__next__`, with `.partial`.
-    """
-
-    def __iter__(self) -> Iterator[Event]: ...
-
-    def __next__(self) -> Event: ...
-
-    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
-        """Stop soon; the stream still ends with Finish(reason). `keep`: how many tokens count."""
-
-    def close(self) -> None:
-        """Stop and forget: no further event comes. Idempotent."""
-
-    def __enter__(self) -> "Stream": ...
-
-    def __exit__(self, *exc: object) -> None: ...
+        >>> Request("Once upon a time", logprobs=3).needs
+        ('complete', 'logprobs')
+        """
+        wanted: tuple[tuple[Capability, bool], ...] = (
+            ("chat" if self.messages else "complete", True),
+            ("given", bool(self.given)),
+            ("logprobs", self.logprobs is not None),
+            ("tools", bool(self.tools)),
+            ("constraint", self.constraint is not None),
+        )
+        return tuple(name for name, needed in wanted if needed)
 
 
 @runtime_checkable
 class Provider(Protocol):
-    """A source of completions. A capability that is missing raises UnsupportedError naming it.
+    """A source of completions.
 
-    capabilities: subset of {"chat", "complete", "logprobs", "tokenize", "score", "embed", "tools",
-    "constraint", "reuse"}.
+    A provider says with `capabilities` what it can do. `require` is called before anything else
+    is, so a method of a missing capability only has to raise UnsupportedError too.
     """
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """The model's name, for people."""
 
     @property
-    def capabilities(self) -> frozenset[str]: ...
+    def capabilities(self) -> frozenset[Capability]:
+        """What this provider can do."""
 
-    def stream(self, request: Request) -> Stream: ...
+    @property
+    def defaults(self) -> Sampling:
+        """Sampling settings that belong to the model, for chats; what it leaves unset is ours."""
 
-    def tokenize(self, text: str, special: bool = True) -> list[Piece]: ...
+    @property
+    def closed(self) -> bool:
+        """Whether the model was unloaded."""
 
-    def detokenize(self, ids: Sequence[int]) -> str: ...
+    def stream(self, request: Request) -> Stream:
+        """Start generating. A RequestError is raised before anything is computed."""
 
-    def score(self, ids: Sequence[int], top: int = 0) -> list[Token]: ...
+    def render(self, request: Request) -> RenderedPrompt:
+        """The prompt of a request as the model gets it."""
 
-    def logprobs(self, ids: Sequence[int]) -> "np.ndarray": ...  # float32 [len(ids), vocab]
+    def tokenize(self, text: str, special: bool = True, start: bool = True) -> list[Piece]:
+        """The tokens of a text.
 
-    def embed(
-        self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True
-    ) -> "np.ndarray": ...
+        Args:
+            text: The text.
+            special: Whether texts of control tokens become control tokens.
+            start: Whether the text starts a text, or goes on behind another one.
+        """
 
-    def status(self) -> Any: ...
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without control tokens."""
 
-    def close(self) -> None: ...
+    def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
+        """Each id with its logprob and rank behind the ids before it."""
+
+    def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        """Log-probabilities of the next token at each position, [len(ids), vocabulary]."""
+
+    def status(self) -> object:
+        """What is loaded and how busy it is."""
+
+    def close(self) -> None:
+        """Free the model. Idempotent."""
+
+
+def require(provider: Provider, *capabilities: Capability) -> None:
+    """Raise UnsupportedError naming the first capability that the provider lacks."""
+    for capability in capabilities:
+        if capability not in provider.capabilities:
+            raise UnsupportedError(
+                capability, f"the provider of {provider.model!r} does not support {capability!r}"
+            )

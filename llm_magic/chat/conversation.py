@@ -8,16 +8,16 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from ..errors import RequestError
 from ..events import Message, as_messages
 from .exchanges import exchanges, to_openai
 from .reply import Reply
-from .stream import drained
+from .stream import Stream, drained
 from .tools.definition import Tool, as_tools
 from .tools.execution import Approve
-from .turn import Replying, Rules, Turn
+from .turn import Rules, Turn
 
 
 class Speaker(Protocol):
@@ -26,7 +26,7 @@ class Speaker(Protocol):
     @property
     def model(self) -> str: ...
 
-    def stream(self, prompt: Any, **options: Any) -> Any: ...
+    def stream(self, prompt: Any, **options: Any) -> Stream: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +141,17 @@ class Conversation:
         """Say something and wait for the whole Reply. Options as for `send`."""
         return drained(self.send(text, **options))
 
-    def _opener(self, settings: Mapping[str, Any], rules: Rules) -> Callable[..., Replying]:
-        def open(messages: tuple[Message, ...], first: bool, may_call: bool) -> Replying:
+    def _opener(self, settings: Mapping[str, Any], rules: Rules) -> Callable[..., Stream]:
+        def open(messages: tuple[Message, ...], first: bool, may_call: bool) -> Stream:
             options = dict(settings)
+            if not first:
+                options.pop("given", None)  # the answer began with them in the first round
             if rules.tools:
                 options["tools"] = [tool.spec for tool in rules.tools]
                 # A call that was asked for by name must not be asked for again after it was made.
                 wanted = options.get("tool_choice", "auto") if first else "auto"
                 options["tool_choice"] = wanted if may_call else "none"
-            return cast(Replying, self.llm.stream(messages, **options))
+            return self.llm.stream(messages, **options)
 
         return open
 

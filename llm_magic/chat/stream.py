@@ -1,22 +1,55 @@
 """The stream of one request: tokens of a generation in, events with text out.
 
-Comes in: a source that yields Queued, Progress, Prefill, Token and one Finish (an engine's
-generation, a script), a router that turns tokens into text, and a fold that keeps the reply so far.
-Goes out: the events of a provider's Stream. It must not know where tokens come from or how they are
-shown.
+A `TokenStream` reads a source (an engine's generation, a script), turns its tokens into text with a
+router, and keeps the reply so far in a fold. `Continued` is a source that begins with given tokens.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from ..errors import EngineError, Interrupted, LLMError, named
-from ..events import Delta, Event, Finish, Prefill, Progress, Queued, Token
-from ..provider import Stream
+from ..events import (
+    Delta,
+    Event,
+    Finish,
+    Prefill,
+    Progress,
+    Queued,
+    Timings,
+    Token,
+    Usage,
+)
 from .interrupts import deferred
 from .parsing.router import Router
 from .reply import Fold, Reply
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Events of one request. Iterate on one thread; `cancel` and `close` are safe from any thread.
+
+    The last event is `Finish`, exactly once; a failure raises from `__next__`, with `.partial`.
+    """
+
+    @property
+    def reply(self) -> Reply:
+        """The reply so far; final once Finish was read."""
+
+    def __iter__(self) -> Iterator[Event]: ...
+
+    def __next__(self) -> Event: ...
+
+    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
+        """Stop soon; the stream still ends with Finish(reason). `keep`: how many tokens count."""
+
+    def close(self) -> None:
+        """Stop and forget: no further event comes. Idempotent."""
+
+    def __enter__(self) -> "Stream": ...
+
+    def __exit__(self, *exc: object) -> None: ...
 
 
 class Source(Protocol):
@@ -29,8 +62,49 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+class Continued:
+    """A source that begins with given tokens and goes on with those of another source.
+
+    Args:
+        given: The first tokens of the answer; they are marked as forced.
+        inner: What follows; None where nothing can, because the last given token ends an answer.
+        prompt: Tokens of the prompt, without the given ones.
+    """
+
+    def __init__(self, given: Sequence[Token], inner: Source | None, prompt: int) -> None:
+        self._given = deque(replace(token, forced=True, at=0.0) for token in given)
+        self._count = len(given)
+        self._inner = inner
+        self._prompt = prompt
+        self._ended = False
+
+    def __next__(self) -> Queued | Progress | Prefill | Token | Finish:
+        if self._ended:
+            raise StopIteration
+        if self._given:
+            return self._given.popleft()
+        if self._inner is None:
+            self._ended = True
+            return Finish("stop", Usage(self._prompt, completion=self._count), Timings())
+        item = next(self._inner)
+        if isinstance(item, Finish):
+            completion = self._count + item.usage.completion
+            usage = replace(item.usage, prompt=self._prompt, completion=completion)
+            return replace(item, usage=usage)
+        return item
+
+    def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
+        if self._inner is not None:
+            self._inner.cancel(reason, None if keep is None else max(0, keep - self._count))
+
+    def close(self) -> None:
+        self._ended = True
+        if self._inner is not None:
+            self._inner.close()
+
+
 class TokenStream:
-    """A Stream (see provider.Stream) over a source of tokens.
+    """A Stream over a source of tokens.
 
     Iterate on one thread; `cancel` and `close` are safe from any. `first`: events that come before
     everything else (an echoed prompt). `suffix`: text appended to a finished answer. `parse`: makes
@@ -83,7 +157,7 @@ class TokenStream:
         except StopIteration:
             if self._closed:
                 raise
-            self._fail(EngineError("the generation ended without saying why"))
+            self._fail(EngineError("internal error: the token source ended without a Finish event"))
         except Exception as e:
             self._fail(e)
         match item:
@@ -115,8 +189,9 @@ class TokenStream:
         usage = replace(usage, completion=kept, guessed=min(usage.guessed, kept))
         timings = finish.timings
         if kept != finish.usage.completion:  # it ended by itself before our cancel arrived
-            decode = self._tokens[kept - 1].at - self._tokens[0].at if kept > 1 else 0.0
-            tps = (kept - 1) / decode if decode > 0 else 0.0
+            drawn = [t.at for t in self._tokens[:kept] if not t.forced]
+            decode = drawn[-1] - drawn[0] if drawn else 0.0
+            tps = (len(drawn) - 1) / decode if decode > 0 else 0.0
             timings = replace(timings, decode=decode, decode_tps=tps)
         timings = replace(timings, load=timings.load + self._load)
         self._out.append(Finish(reason, usage, timings))
@@ -202,22 +277,15 @@ def interruptible(stream: Stream) -> Iterator[Event]:
 
 
 def _interrupted(stream: Stream) -> Interrupted:
-    reply: Reply | None = getattr(stream, "reply", None)
-    n = len(reply.tokens) if reply else 0
+    reply = stream.reply
+    n = len(reply.tokens)
     return Interrupted(f"interrupted after {n} token{'' if n == 1 else 's'}", reply)
 
 
 def drained(stream: Stream) -> Reply:
     """Read a stream to its end. On the main thread an interrupt ends it with `Interrupted`."""
-    fold = Fold()
     with stream:
         # The loop must see the end by itself: leaving it at Finish would hide an interrupt.
-        for event in interruptible(stream):
-            fold.add(event)
-    return reply_of(stream, fold)
-
-
-def reply_of(stream: Stream, fold: Fold) -> Reply:
-    """A stream's own reply, which knows its prompt; of a foreign stream what its events tell."""
-    own = getattr(stream, "reply", None)
-    return own if isinstance(own, Reply) else fold.reply()
+        for _ in interruptible(stream):
+            pass
+    return stream.reply

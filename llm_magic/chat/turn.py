@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import cast
 
 from ..errors import LLMError
 from ..events import (
@@ -25,21 +25,13 @@ from ..events import (
     ToolRecord,
     Usage,
 )
-from ..provider import Stream
 from .reply import Fold, Reply
+from .stream import Stream
 from .tools.definition import Tool
 from .tools.execution import Approve, Halt, run_call
 
-
-class Replying(Stream, Protocol):
-    """A Stream that knows its reply so far, as ours do."""
-
-    @property
-    def reply(self) -> Reply: ...
-
-
 # Starts the answer to messages, given (messages, is it the first round?, may tools be called?).
-Open = Callable[[tuple[Message, ...], bool, bool], Replying]
+Open = Callable[[tuple[Message, ...], bool, bool], Stream]
 # Takes the messages that a turn adds to the history (none: nothing was said), and its reply.
 Settle = Callable[[tuple[Message, ...], Reply], None]
 
@@ -59,7 +51,7 @@ class Rules:
 
 
 class Turn:
-    """A Stream (see provider.Stream) over all rounds of one turn.
+    """A Stream (see chat.stream.Stream) over all rounds of one turn.
 
     Iterate on one thread; `cancel` and `close` are safe from any. settle: called once, on the
     thread that ends the turn. An interrupt (KeyboardInterrupt) may leave `__next__` at any place:
@@ -72,8 +64,8 @@ class Turn:
         self._messages, self._open, self._rules = messages, open, rules
         self._settle: Settle | None = settle
         self._lock = threading.Lock()  # for what cancel and close share with the reading thread
-        self._inner: Replying | None = None  # the round that is being answered
-        self._latest: Replying | None = None
+        self._inner: Stream | None = None  # the round that is being answered
+        self._latest: Stream | None = None
         self._calls: deque[ToolCall] = deque()  # of the latest round, not answered yet
         self._added: list[Message] = []
         self._round = 0
@@ -149,7 +141,7 @@ class Turn:
         if stop is not None:
             inner.cancel(stop)
 
-    def _read(self, inner: Replying) -> None:
+    def _read(self, inner: Stream) -> None:
         try:
             event = next(inner)
         except StopIteration:  # closed

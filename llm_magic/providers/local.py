@@ -19,10 +19,10 @@ from ..chat.constraints.kinds import parse as read_value
 from ..chat.exchanges import exchanges, shortened
 from ..chat.parsing.router import Router
 from ..chat.reply import Fold
-from ..chat.stream import TokenStream
-from ..errors import ContextOverflowError, RequestError, UnsupportedError
+from ..chat.stream import Continued, Source, TokenStream
+from ..errors import ContextOverflowError, RequestError
 from ..events import Constraint, Delta, Message, Piece, Progress, Sampling, Token, Top
-from ..provider import Request
+from ..provider import CAPABILITIES, RenderedPrompt, Request
 from ..sampling import FIELDS
 
 if TYPE_CHECKING:
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
     from ..chat.constraints.compiler import Constrainer
     from ..chat.parsing.syntax import Syntax
-    from ..chat.prompts.template import Rendered, Template
+    from ..chat.prompts.template import Template
     from ..engine.forward import F32
     from ..engine.gate import Gate
     from ..engine.load import Engine
+    from ..engine.serving.sampler import Guide
     from ..engine.serving.scheduler import Generation
 
 DEFAULT_CTX = 4096
@@ -72,9 +73,7 @@ class Status:
 class Local:
     """One model in this process. Loading starts at once on the engine's thread; see `wait`."""
 
-    capabilities = frozenset(
-        {"chat", "complete", "logprobs", "tokenize", "score", "tools", "constraint", "reuse"}
-    )
+    capabilities = CAPABILITIES
 
     def __init__(
         self,
@@ -136,6 +135,10 @@ class Local:
         return ready.done() and ready.exception() is not None
 
     @property
+    def defaults(self) -> Sampling:
+        return Sampling()
+
+    @property
     def closed(self) -> bool:
         return self._engine.closed
 
@@ -177,11 +180,20 @@ class Local:
 
     # ------------------------------------------------------------------ text and ids
 
-    def tokenize(self, text: str, special: bool = True) -> list[Piece]:
-        return self._engine.loaded().tokenizer.pieces(text, special)
+    def tokenize(self, text: str, special: bool = True, start: bool = True) -> list[Piece]:
+        tokenizer = self._engine.loaded().tokenizer
+        return [tokenizer.piece(i) for i in tokenizer.encode(text, special, start=start)]
 
     def detokenize(self, ids: Sequence[int]) -> str:
+        self._check_ids(ids)
         return self._engine.loaded().tokenizer.decode(list(ids))
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        """RequestError for an id that the vocabulary does not have."""
+        n = self._engine.loaded().config.n_tokens
+        for i in ids:
+            if not 0 <= i < n:
+                raise RequestError(f"token id {i} is not in the vocabulary (0 to {n - 1})")
 
     @property
     def template(self) -> "Template":
@@ -205,49 +217,67 @@ class Local:
         template.syntax = SYNTAXES[name]
         return template
 
-    def render(self, request: Request) -> "Rendered":
-        """The prompt of messages as text. TemplateError if the template refuses them."""
-        messages = cast("tuple[Message, ...]", request.prompt)
-        return self._template_of(request).render(
-            messages,
-            tools=request.tools if request.tool_choice != "none" else (),
-            thinking=request.thinking,
-            kwargs=request.template_kwargs,
-        )
+    def render(self, request: Request) -> RenderedPrompt:
+        """The prompt of a request as text and as the ids that the model gets, with one BOS.
 
-    def prompt_ids(self, request: Request) -> tuple[str, tuple[int, ...]]:
-        """A request's prompt as text and as the ids that the model gets, with exactly one BOS."""
-        prompt = self._prompt(request)
-        return prompt.text, prompt.ids
-
-    def _prompt(self, request: Request) -> "_Prompt":
-        tokenizer = self._engine.loaded().tokenizer
+        Raises:
+            TemplateError: The chat template refuses the messages.
+        """
         prompt = request.prompt
+        if isinstance(prompt, RenderedPrompt):
+            return self._with_ids(prompt)
+        tokenizer = self._engine.loaded().tokenizer
         if isinstance(prompt, str):
             ids = tokenizer.encode(prompt, special=True)
             if request.suffix and {"prefix", "suffix", "middle"} <= tokenizer.fim.keys():
                 # Fill in the middle: the suffix goes before the place that the model continues.
                 fim, after = tokenizer.fim, tokenizer.encode(request.suffix, special=False)
                 ids = [fim["prefix"], *ids, fim["suffix"], *after, fim["middle"]]
-            return _Prompt(prompt, tuple(tokenizer.with_bos(ids)))
-        if prompt and isinstance(prompt[0], Message):
+            return RenderedPrompt(prompt, tuple(tokenizer.with_bos(ids)))
+        if request.messages:
             return self._chat_prompt(request)
         ids = list(cast("tuple[int, ...]", prompt))
-        return _Prompt(tokenizer.decode(ids, skip_special=False), tuple(ids))
+        self._check_ids(ids)
+        return RenderedPrompt(tokenizer.decode(ids, skip_special=False), tuple(ids))
 
-    def _chat_prompt(self, request: Request) -> "_Prompt":
+    def _with_ids(self, prompt: RenderedPrompt) -> RenderedPrompt:
+        """A rendered prompt that was read back from a file has its text, but no ids."""
+        if prompt.ids:
+            self._check_ids(prompt.ids)
+            return prompt
         tokenizer = self._engine.loaded().tokenizer
+        ids = tokenizer.encode(prompt.text, special=True)
+        return replace(prompt, ids=tuple(tokenizer.with_bos(ids)))
 
-        def render(messages: tuple[Message, ...]) -> _Prompt:
-            r = self.render(replace(request, prompt=messages))
+    def _chat_prompt(self, request: Request) -> RenderedPrompt:
+        tokenizer = self._engine.loaded().tokenizer
+        template = self._template_of(request)
+        offered = request.offered
+
+        def render(messages: tuple[Message, ...]) -> RenderedPrompt:
+            r = template.render(
+                messages,
+                tools=offered,
+                thinking=request.thinking,
+                kwargs=request.template_kwargs,
+            )
             ids = tokenizer.encode(r.text, special=True, mark=r.mark)
-            return _Prompt(r.plain, tuple(tokenizer.with_bos(ids)), r.in_reasoning, messages)
+            return RenderedPrompt(
+                text=r.plain,
+                ids=tuple(tokenizer.with_bos(ids)),
+                messages=messages,
+                tools=offered,
+                reasoning=template.reasoning is not None,
+                in_reasoning=r.in_reasoning,
+                calls=bool(offered),
+            )
 
-        messages = cast("tuple[Message, ...]", request.prompt)
+        messages = request.messages
         whole = render(messages)
         n_ctx = self._engine.loaded().forward.n_ctx
-        # An answer must fit behind the prompt; a budget as large as the window is not meant so.
-        room = n_ctx - min(request.sampling.max_tokens or 1, n_ctx // 2)
+        # The answer must fit behind the prompt: reserve max_tokens for it, at most half the window.
+        budget = min(request.sampling.max_tokens or 1, n_ctx // 2)
+        room = n_ctx - budget - len(request.given)
         if not request.trim or len(whole.ids) <= room:
             return whole
         low, high = 1, len(exchanges(messages)[1]) - 1
@@ -263,15 +293,18 @@ class Local:
 
     def stream(self, request: Request) -> TokenStream:
         model = self._engine.loaded()
-        prompt = self._prompt(request)
-        self._check_room(request, len(prompt.ids), model.forward.n_ctx)
+        prompt = self.render(request)
+        given = self._given_ids(request)
+        self._check_room(request, len(prompt.ids) + len(given), model.forward.n_ctx)
         guide, syntax, bound = self._guide(request, prompt)
+        if guide is not None:
+            for i in given:
+                guide.accept(i)
         sampling = self._sampling(request.sampling)
         if bound:
             # It ends where the constraint says, not before and not after.
             sampling = replace(sampling, min_tokens=None, stop=None)
-        asked = replace(request, prompt=prompt.messages).asked
-        fold = Fold(self.model, prompt.text, prompt.ids, sampling, *asked)
+        fold = Fold(self.model, prompt.text, prompt.ids, sampling, prompt.messages, prompt.tools)
         stops = sampling.stop or ()
         if not bound and prompt.is_chat:
             stops = (*stops, *self.template.stops)
@@ -280,16 +313,28 @@ class Local:
         if request.echo:
             tokens = self._prompt_tokens(prompt.ids, request.logprobs)
             first.append(Delta("answer", prompt.text, tokens))
-        generation = self._submit(request, prompt.ids, sampling, guide)
+        source: Source | None = None
+        if not given or given[-1] not in model.tokenizer.end_ids:
+            source = self._submit(request, (*prompt.ids, *given), sampling, guide)
+        if given or source is None:
+            source = Continued(request.given, source, len(prompt.ids))
         parse = None
         if request.constraint is not None:
             parse = functools.partial(read_value, request.constraint)
         with self._lock:
             load, self._load_seconds = self._load_seconds or 0.0, None
-        return TokenStream(generation, router, fold, first, request.suffix, parse, load)
+        return TokenStream(source, router, fold, first, request.suffix, parse, load)
+
+    def _given_ids(self, request: Request) -> tuple[int, ...]:
+        """The ids of the tokens that the answer begins with."""
+        ids = tuple(token.id for token in request.given if token.id is not None)
+        if len(ids) < len(request.given):
+            raise RequestError("the given tokens have no ids (they come from a remote model)")
+        self._check_ids(ids)
+        return ids
 
     def _submit(
-        self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: Any
+        self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: "Guide | None"
     ) -> "Generation":
         from ..engine.serving.scheduler import Job
 
@@ -312,7 +357,9 @@ class Local:
                 self._constrainer = _constrainer(self._engine)
             return self._constrainer
 
-    def _guide(self, request: Request, prompt: "_Prompt") -> "tuple[Any, Syntax | None, bool]":
+    def _guide(
+        self, request: Request, prompt: RenderedPrompt
+    ) -> "tuple[Guide | None, Syntax | None, bool]":
         """The guide of a request (None: it is free), the syntax in which calls will come, and
         whether the guide says where the answer ends."""
         from ..chat.constraints.tool_calls import can_join
@@ -338,14 +385,21 @@ class Local:
         return self.constrainer.late(guide, tags, prompt.in_reasoning), syntax, True
 
     def _router(
-        self, request: Request, prompt: "_Prompt", stop: tuple[str, ...], syntax: "Syntax | None"
+        self,
+        request: Request,
+        prompt: RenderedPrompt,
+        stop: tuple[str, ...],
+        syntax: "Syntax | None",
     ) -> Router:
+        if prompt.calls and not request.tools:
+            syntax = self._template_of(request).syntax  # a branch: its tools are not known
         return Router(
             stop=stop,
-            reasoning=self.template.reasoning if prompt.is_chat else None,
+            reasoning=self.template.reasoning if prompt.reasoning else None,
             in_reasoning=prompt.in_reasoning,
             syntax=syntax,
             tools=request.tools,
+            calls_without_tools=prompt.calls,
             controls=self.controls,
         )
 
@@ -358,17 +412,12 @@ class Local:
                 self._controls = {i: tokenizer.token_text(i) for i in tokenizer.control_ids}
             return self._controls
 
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Tokens behind which an answer does not go on."""
-        return frozenset(self._engine.loaded().tokenizer.end_ids)
-
     def _check_room(self, request: Request, n: int, n_ctx: int) -> None:
         if n < n_ctx:
             return
         model = self._engine.loaded()
         ways = ["shorten the prompt"]
-        if not request.trim and len(request.prompt) > 1 and isinstance(request.prompt[0], Message):
+        if not request.trim and len(request.messages) > 1:
             ways.append("leave the oldest exchanges out with trim=True")
         if n_ctx < model.config.n_ctx_train:
             ways.append(f"load the model with ctx=N (up to {model.config.n_ctx_train})")
@@ -479,9 +528,6 @@ class Local:
             generation.close()
             raise
 
-    def embed(self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True) -> Any:
-        raise UnsupportedError("embed")
-
 
 def _bytes(megabytes: int | None) -> int | None:
     return None if megabytes is None else megabytes * 1_000_000
@@ -521,20 +567,3 @@ def _constrainer(engine: "Engine") -> "Constrainer":
     # What is bound goes on behind a prompt: no space that only the start of a text gets.
     encode = functools.partial(tokenizer.encode, special=False, start=False)
     return Constrainer(Vocabulary(tokens, tokenizer.control_ids, tokenizer.end_ids, encode))
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """A prompt as the model gets it.
-
-    in_reasoning: it ends inside the reasoning part. messages: those that were rendered.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    in_reasoning: bool = False
-    messages: tuple[Message, ...] = ()
-
-    @property
-    def is_chat(self) -> bool:
-        return bool(self.messages)

@@ -1,7 +1,11 @@
 """A provider that plays a script: for tests, documentation and demos. No model, no numpy.
 
-Comes in: answers. Goes out: the same events as a real engine sends, tokens, logprobs, prefill
-progress and timings included, through the same router. Deterministic: nothing depends on a clock.
+Its streams send the same events as the engine's, tokens, logprobs, prefill progress and timings
+included, through the same router. Deterministic: nothing depends on a clock.
+
+>>> from llm_magic.llm import LLM
+>>> LLM(Scripted(["Hello there."])).chat("Hi").text
+'Hello there.'
 """
 
 import functools
@@ -10,16 +14,30 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from ..chat.constraints.kinds import parse
 from ..chat.parsing.router import Router
 from ..chat.parsing.syntax import ReasoningTags, Syntax
 from ..chat.reply import Fold
-from ..chat.stream import TokenStream
+from ..chat.stream import Continued, Source, TokenStream
 from ..errors import RequestError, UnsupportedError
-from ..events import Finish, Message, Piece, Prefill, Timings, Token, Top, Usage
-from ..provider import Request
+from ..events import (
+    Finish,
+    FinishReason,
+    Piece,
+    Prefill,
+    Sampling,
+    Timings,
+    Token,
+    Top,
+    Usage,
+)
+from ..provider import CAPABILITIES, Capability, RenderedPrompt, Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Answer = str | Sequence[str | BaseException] | BaseException
 Script = Iterable[Answer] | Callable[[Request], Answer]
@@ -46,7 +64,8 @@ class Scripted:
     syntax's name.
     """
 
-    capabilities = frozenset({"chat", "complete", "logprobs", "tokenize", "tools"})
+    # It follows no constraint, but reads the value of an answer that was written to fit one.
+    capabilities: frozenset[Capability] = CAPABILITIES - {"score"}
 
     def __init__(
         self,
@@ -59,6 +78,9 @@ class Scripted:
         syntax: Syntax | None = None,
     ) -> None:
         self.model = model
+        self.defaults = Sampling()
+        self.end_ids: frozenset[int] = frozenset()  # tokens behind which an answer cannot go on
+        self.closed = False
         self.requests: list[Request] = []
         self.delay = delay
         self.prefill_delay = prefill_delay
@@ -75,22 +97,41 @@ class Scripted:
                 answer = next(self._script)
             except StopIteration:
                 raise RequestError(f"the script of {self.model!r} has no further answer") from None
-        prompt = _prompt_text(request)
-        words = len(_WORDS.findall(prompt))
-        source = _Play(self, request, _tokens(answer, request.logprobs or 0), words)
+        prompt = self.render(request)
+        words = len(_WORDS.findall(prompt.text))
+        source: Source = _Play(self, request, _tokens(answer, request.logprobs or 0), words)
+        if request.given:
+            ended = request.given[-1].id in self.end_ids
+            source = Continued(request.given, None if ended else source, words)
         router = Router(
             stop=request.sampling.stop or (),
-            reasoning=self._reasoning,
-            syntax=self._syntax if request.tools and request.tool_choice != "none" else None,
+            reasoning=self._reasoning if prompt.reasoning else None,
+            in_reasoning=prompt.in_reasoning,
+            syntax=self._syntax if prompt.calls else None,
             tools=request.tools,
+            calls_without_tools=prompt.calls,
         )
-        fold = Fold(self.model, prompt, (), request.sampling, *request.asked)
+        fold = Fold(
+            self.model, prompt.text, prompt.ids, request.sampling, prompt.messages, prompt.tools
+        )
         read = None
         if request.constraint is not None:
             read = functools.partial(parse, request.constraint)
         return TokenStream(source, router, fold, parse=read)
 
-    def tokenize(self, text: str, special: bool = True) -> list[Piece]:
+    def render(self, request: Request) -> RenderedPrompt:
+        """The prompt as text; a script has no ids."""
+        if isinstance(request.prompt, RenderedPrompt):
+            return request.prompt
+        return RenderedPrompt(
+            _prompt_text(request),
+            messages=request.messages,
+            tools=request.offered,
+            reasoning=True,
+            calls=bool(request.tools) and request.tool_choice != "none",
+        )
+
+    def tokenize(self, text: str, special: bool = True, start: bool = True) -> list[Piece]:
         return [Piece(_id(w), w, w.encode(), False) for w in _WORDS.findall(text)]
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -99,17 +140,14 @@ class Scripted:
     def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
         raise UnsupportedError("score")
 
-    def logprobs(self, ids: Sequence[int]) -> Any:
-        raise UnsupportedError("logprobs of given ids")
-
-    def embed(self, texts: Sequence[str], pooling: str = "mean", normalize: bool = True) -> Any:
-        raise UnsupportedError("embed")
+    def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        raise UnsupportedError("score", "a script has no log-probabilities of given ids")
 
     def status(self) -> ScriptedStatus:
         return ScriptedStatus(self.model, len(self.requests))
 
     def close(self) -> None:
-        """Nothing to free."""
+        self.closed = True
 
 
 class _Play:
@@ -126,7 +164,7 @@ class _Play:
         self._filled = -1
         self._sent = 0
         self._halt = threading.Event()
-        self._reason: tuple[str, int | None] = ("stop", None)
+        self._reason: tuple[FinishReason, int | None] = ("stop", None)
         self._ended = False
 
     def __next__(self) -> Prefill | Token | Finish:
@@ -151,7 +189,7 @@ class _Play:
             raise item
         return item
 
-    def _finish(self, reason: Any, keep: int | None) -> Finish:
+    def _finish(self, reason: FinishReason, keep: int | None) -> Finish:
         self._ended = True
         kept = self._sent if keep is None else min(keep, self._sent)
         timings = Timings(
@@ -162,7 +200,7 @@ class _Play:
 
     def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
         if not self._halt.is_set():
-            self._reason = (reason, keep)
+            self._reason = (cast(FinishReason, reason), keep)
             self._halt.set()
 
     def close(self) -> None:
@@ -173,10 +211,10 @@ def _prompt_text(request: Request) -> str:
     prompt = request.prompt
     if isinstance(prompt, str):
         return prompt
-    if prompt and isinstance(prompt[0], Message):
-        turns = [m for m in prompt if isinstance(m, Message)]
+    if turns := request.messages:
         return "".join(f"{m.role}: {m.text}\n" for m in turns) + "assistant: "
-    return " ".join(map(str, prompt))
+    ids = prompt.ids if isinstance(prompt, RenderedPrompt) else prompt
+    return " ".join(map(str, ids))
 
 
 def _id(text: str) -> int:

@@ -27,7 +27,7 @@ from llm_magic.providers.scripted import Scripted
 evil = {EVIL!r}
 tail = ["word%d " % i for i in range(30)]
 def answer(request):
-    if isinstance(request.prompt, tuple) and isinstance(request.prompt[0], int):
+    if request.given:
         return tail
     return ["The", " quick", " ", evil, " fox", ".\\n", "It", " jumps", " over", " a", " dog", "."]
 script = Scripted(answer, model="fake")

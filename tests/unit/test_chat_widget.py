@@ -327,9 +327,7 @@ def test_the_transcript_escapes_and_needs_no_script() -> None:
 
 
 def test_another_token_continues_as_a_branch() -> None:
-    pump, port = chat(
-        lambda r: "A cat sat." if r.prompt and not isinstance(r.prompt[0], int) else " on it"
-    )
+    pump, port = chat(lambda r: " on it" if r.given else "A cat sat.")
     port.values["logprobs"] = 3
     say(pump, "go")
     turn = Page(port.posted).turns[-1]
@@ -353,7 +351,7 @@ def test_another_token_continues_as_a_branch() -> None:
 
 def test_a_cut_off_answer_goes_on_in_its_place() -> None:
     def answer(request: Any) -> str:
-        return " four five" if isinstance(request.prompt[0], int) else "one two three four five"
+        return " four five" if request.given else "one two three four five"
 
     pump, port = chat(answer)
     port.values["max_tokens"] = 3

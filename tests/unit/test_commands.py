@@ -158,7 +158,8 @@ def test_branch_goes_on_from_another_token(shell: InteractiveShell, script: Scor
     other = next(a for a in first.tokens[2].top if a.id != first.tokens[2].id)
     data = command(shell, f"branch 2 '{other.bytes.decode()}' -n 9")
     request = script.requests[-1]
-    assert request.prompt == (1, 2, 3, first.tokens[0].id, first.tokens[1].id, other.id)
+    assert request.prompt.ids == (1, 2, 3)
+    assert [t.id for t in request.given] == [first.tokens[0].id, first.tokens[1].id, other.id]
     assert request.sampling.max_tokens == 9
     kept = shell.user_ns["_llm"]
     ((at, branch),) = kept.branches

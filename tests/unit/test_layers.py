@@ -23,10 +23,11 @@ LEVELS = {
     "": (
         {"events", "errors", "utf8", "prefix", "columns", "json_types", "sampling"}
         | {"extension_points"},
-        {"provider", "models"},
+        {"models"},
         {"engine"},
         {"chat"},
-        {"providers"},
+        {"provider"},
+        {"providers", "arguments"},
         {"llm"},
         {"hub"},
         {"branching", "bench"},

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_magic.arguments import build_request
 from llm_magic.engine.serving.sampler import Sampler, Summary, log_sum_exp, top_ids
 from llm_magic.errors import EngineError, RequestError
 from llm_magic.events import Sampling
-from llm_magic.llm import build_request
 from llm_magic.sampling import check
 
 

@@ -14,11 +14,10 @@ from IPython.core.error import UsageError
 
 from llm_magic import branching
 from llm_magic.chat.reply import Reply
-from llm_magic.errors import RequestError, UnsupportedError
+from llm_magic.errors import RequestError
 from llm_magic.events import Message, Piece, Progress
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.provider import Request
 
 from ..views import compare, mime, plots, summary, throughput, tokens
 from . import conversation_commands, lookup, options, screens, status, tool_commands  # fmt: skip
@@ -138,11 +137,8 @@ def tokenize(nb: Notebook, rest: str) -> None:
 
 def _chat_pieces(llm: LLM, text: str) -> list[Piece]:
     """The pieces of a user message as the chat template puts it."""
-    render = getattr(llm.provider, "prompt_ids", None)
-    if render is None:
-        raise UnsupportedError("template", f"{llm.model} does not say how it renders a chat")
-    rendered, ids = render(Request((Message("user", text),)))
-    return pieces_of(llm, rendered, ids)
+    prompt = llm.render((Message("user", text),))
+    return pieces_of(llm, prompt.text, prompt.ids)
 
 
 def pieces_of(llm: LLM, text: str, ids: tuple[int, ...]) -> list[Piece]:

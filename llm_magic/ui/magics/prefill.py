@@ -6,10 +6,10 @@ will remember as having said those words itself. Replies hold the new text only.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.turn import Replying
+from llm_magic.chat.stream import Stream
 from llm_magic.events import Event, Message
 from llm_magic.llm import LLM
 
@@ -24,17 +24,18 @@ class Prefilled:
     def model(self) -> str:
         return self._llm.model
 
-    def stream(self, prompt: Any, **options: Any) -> Replying:
+    def stream(self, prompt: Any, **options: Any) -> Stream:
         if prompt[-1].role != "user":  # a later round, which answers calls
-            return cast(Replying, self._llm.stream(prompt, **options))
+            later: Stream = self._llm.stream(prompt, **options)
+            return later
         begun = (*prompt, Message("assistant", self._words))
-        return _Begun(cast(Replying, self._llm.stream(begun, **options)), self._words)
+        return _Begun(self._llm.stream(begun, **options), self._words)
 
 
 class _Begun:
     """The stream, with the words in front of its reply: that is what enters the history."""
 
-    def __init__(self, inner: Replying, words: str) -> None:
+    def __init__(self, inner: Stream, words: str) -> None:
         self._inner, self._words = inner, words
 
     @property

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from llm_magic.chat.reply import Fold, Reply
+from llm_magic.chat.reply import Reply
 from llm_magic.chat.stream import interruptible
 from llm_magic.errors import Interrupted, LLMError
 from llm_magic.events import CallDelta, CallDone, Delta, Event, Prefill, Progress, Queued, ToolDone
@@ -56,17 +56,11 @@ def follow(stream: Stream, screen: Screen, keep: Callable[[Reply], None]) -> Rep
     An interrupt cancels and raises Interrupted once the generation has stopped; a failure raises
     too. Both carry the partial reply, which is kept and on the screen by then.
     """
-    fold = None if hasattr(stream, "reply") else Fold()
-
-    def reply() -> Reply:
-        found: Reply = fold.reply() if fold is not None else stream.reply  # type: ignore[attr-defined]
-        return found
-
     with stream:
         try:
-            _drain(stream, screen, fold, reply)
+            _drain(stream, screen)
         except Interrupted as e:
-            partial = e.partial or reply()
+            partial = e.partial or stream.reply
             e.partial = replace(partial, finish_reason=partial.finish_reason or "interrupted")
             keep(e.partial)
             # A second interrupt while the partial is drawn must not hide what happened.
@@ -74,11 +68,11 @@ def follow(stream: Stream, screen: Screen, keep: Callable[[Reply], None]) -> Rep
                 screen.final(e.partial, "interrupted")
             raise
         except LLMError as e:
-            e.partial = e.partial or reply()
+            e.partial = e.partial or stream.reply
             keep(e.partial)
             screen.final(e.partial, f"failed: {type(e).__name__}")
             raise
-    done = reply()
+    done = stream.reply
     keep(done)
     screen.final(done, done.finish_reason or "" if _cut_short(done) else "")
     return done
@@ -88,14 +82,12 @@ def _cut_short(reply: Reply) -> bool:
     return reply.finish_reason in ("interrupted", "cancelled")
 
 
-def _drain(stream: Stream, screen: Screen, fold: Fold | None, reply: Callable[[], Reply]) -> None:
+def _drain(stream: Stream, screen: Screen) -> None:
     """All events to the screen. An interrupt may strike anywhere, also inside a display update."""
     interrupted = False
     while True:
         try:
             for event in interruptible(stream):
-                if fold is not None:
-                    fold.add(event)
                 if not interrupted:
                     screen.event(event)
         except Interrupted:
@@ -109,8 +101,8 @@ def _drain(stream: Stream, screen: Screen, fold: Fold | None, reply: Callable[[]
                 continue
         break
     if interrupted:
-        n = len(reply().tokens)
-        raise Interrupted(f"interrupted after {summary.counted(n, 'token')}", reply())
+        n = len(stream.reply.tokens)
+        raise Interrupted(f"interrupted after {summary.counted(n, 'token')}", stream.reply)
 
 
 # ----------------------------------------------------------------------------- screens

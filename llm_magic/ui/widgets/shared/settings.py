@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llm_magic.arguments import build_request
 from llm_magic.errors import RequestError
-from llm_magic.llm import CHAT, build_request
+from llm_magic.llm import CHAT
 from llm_magic.utf8 import whole
 
 MAX_TEXT = 100_000
