@@ -1,8 +1,4 @@
-"""Cells of text as lines with aligned columns, in every script.
-
-Comes in: rows of text. Goes out: one line per row. Standard library only, so that benchmarks and
-notebooks can share it.
-"""
+"""Cells of text as lines with aligned columns, in every script. Standard library only."""
 
 import unicodedata
 from collections.abc import Container, Sequence
@@ -11,9 +7,19 @@ from collections.abc import Container, Sequence
 def aligned(
     rows: Sequence[Sequence[str]], right: Container[int] = (), rule: bool = False
 ) -> list[str]:
-    """right: columns whose text ends at one place. rule: a line below the first row."""
+    """One line per row.
+
+    >>> print("\\n".join(aligned([("name", "n"), ("cat", "12")], right={1}, rule=True)))
+    name   n
+    ----  --
+    cat   12
+
+    Args:
+        right: Numbers of the columns that are aligned to the right.
+        rule: Put a line of dashes below the first row.
+    """
     cells = [[_isolated(cell) for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(cell_width, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(
             _pad(cell, width, i in right)
@@ -27,11 +33,11 @@ def aligned(
 
 
 def _pad(cell: str, width: int, right: bool) -> str:
-    space = " " * (width - _width(cell))
+    space = " " * (width - cell_width(cell))
     return space + cell if right else cell + space
 
 
-def _width(cell: str) -> int:
+def cell_width(cell: str) -> int:
     """Columns that a monospaced font gives to `cell`."""
     if cell.isascii():
         return len(cell)

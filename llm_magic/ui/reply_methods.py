@@ -41,7 +41,8 @@ def current_look() -> Look:
 
 def heatmap(reply: Reply, *, opened: bool = True) -> Fragment:
     """Every token shaded by its probability."""
-    return Fragment(logprobs.heat(reply, opened=opened), logprobs.marked(reply.tokens))
+    page = logprobs.heat(reply, opened=opened, before=prompt.continued(reply))
+    return Fragment(page, logprobs.marked(reply.tokens))
 
 
 def alternatives(reply: Reply, i: int) -> Fragment:

@@ -46,7 +46,7 @@ XSS = (
 ALLOWED = {
     *("div", "p", "br", "hr", "h3", "h4", "h5", "h6", "em", "strong", "s", "sub", "sup"),
     *("blockquote", "ul", "ol", "li", "a", "code", "pre", "span", "table", "thead", "tbody"),
-    *("tr", "th", "td", "details", "summary", "style"),
+    *("tr", "th", "td", "details", "summary", "style", "ins", "mark"),
 }
 
 

@@ -166,12 +166,77 @@ def test_text_format_is_verbatim() -> None:
 # ----------------------------------------------------------------------------- heat map
 
 
-def test_the_heat_map_says_in_text_what_it_says_in_colour() -> None:
+def test_the_heat_map_adds_nothing_to_the_text_and_says_all_without_colour() -> None:  # F265
+    """What is copied is the answer; the steps are thicker lines, and elements that browsers
+    underline or mark by themselves, and numbers in a table."""
     run = [Token(i, b" x", lp, 1) for i, lp in enumerate((-0.01, -0.5, -1.2, -2.5, -4.0, -9.0))]
-    text = shown(logprobs.shaded(Reply(" x" * 6, tokens=tuple(run))))
-    assert text.startswith(" x x x▁ x▃ x▅ x▇6 tokens")
+    page = logprobs.shaded(Reply(" x" * 6, tokens=tuple(run)))
+    flow = page.split("</pre>")[0]
+    assert shown(flow) == " x" * 6
+    assert re.findall(r"<(span|ins|mark)", flow) == ["span"] * 2 + ["ins"] * 2 + ["mark"] * 2
+    lines = re.findall(r"border-bottom:(\dpx \w+)", flow)
+    assert lines == ["1px dotted", "1px solid", "2px solid", "3px solid", "4px solid"]
     for number in ("99%", "61%", "30%", "8.2%", "1.8%", "<.1%"):
-        assert number in text
+        assert number in shown(page)
+
+
+def test_a_heat_map_in_a_terminal_has_its_marks_below_the_words() -> None:  # F265
+    run = (
+        Token(0, b"The", -0.1, 1),
+        Token(1, " 東京".encode(), -1.0, 2),
+        Token(2, b"\n\nb", -9, 3),
+    )
+    assert repr(Reply("x", tokens=run).heatmap()) == "The 東京\n   ▁▁▁▁▁\n\nb\n▇"
+    words = tuple(Token(i, b" abcdefghi", -3.0, 2) for i in range(20))
+    lines = logprobs.marked(words, width=50).splitlines()
+    assert lines == [" abcdefghi" * 5, "▅" * 50] * 4
+    evil = logprobs.marked((Token(0, b"\x1b[2J\x07", -0.1, 1),))
+    assert evil == "�[2J�"
+
+
+def test_the_first_shades_can_be_seen_on_a_projector() -> None:  # F265
+    """Each differs from its page, and all but likely tokens have a line in the text's colour."""
+    for step in logprobs.SCALE[1:]:
+        assert step.light is not None
+        assert step.dark is not None
+        assert step.line
+        assert contrast(step.light[0], "#ffffff") >= 1.2
+        assert contrast(step.dark[0], "#111111") >= 1.4
+
+
+def test_a_token_without_a_probability_does_not_look_likely() -> None:  # F269
+    run = (Token(0, b"The", None, None), Token(1, b" cat", -0.01, 1))
+    page = Reply("The cat", tokens=run).heatmap().html
+    assert re.search(r'<span class="lm-pu" title="probability unknown"[^>]*>The</span>', page)
+    assert "unknown</span>" in page.split("</pre>")[1]  # in the legend
+    bare = Reply("The", tokens=run[:1]).heatmap().html  # nothing is known of any: no colour
+    assert 'class="lm-pu"' not in bare
+
+
+def test_the_map_of_a_completion_shows_the_text_that_it_continues() -> None:  # F269
+    run = (Token(0, b" 4", -0.1, 1),)
+    reply = Reply(" 4", tokens=run, kinds=("answer",), prompt="<bos>2+2 <=")
+    page = reply_methods.bundle(reply, Look(heat=True))["text/html"]
+    assert shown(page).split("perplexity")[1].split("probability")[0].endswith("2+2 <= 4")
+    assert "2+2" not in reply_methods.bundle(reply, Look(heat=True, save_prompt=False))["text/html"]
+    long = replace(reply, prompt="x" * 1000)
+    assert "…" + "x" * logprobs.BEFORE + "<" in long.heatmap().html
+    chat = replace(reply, prompt="<|im_start|>user\n2+2<|im_end|>\n<|im_start|>assistant\n")
+    assert "2+2" not in chat.heatmap().html
+
+
+def test_a_long_map_has_its_legend_at_both_ends() -> None:  # F273
+    short, long = (logprobs.heat(reply_of(n, 0)) for n in (logprobs.LONG, logprobs.LONG + 1))
+    assert (short.count("90% or more"), long.count("90% or more")) == (1, 2)
+    assert long.index("90% or more") < long.index(" w0")
+
+
+def test_a_table_of_replies_has_no_colours_of_the_page() -> None:  # F273
+    from llm_magic.ui.views import compare
+
+    page = mime.Fragment(compare.fragment([reply_of(), reply_of(4)], ["a", "b"]), "").html
+    assert '<table class="lm-compare"' in page
+    assert ".lm-compare tr{background:none!important}" in page
 
 
 def test_no_shade_is_made_paler_by_what_is_around_it() -> None:
@@ -263,7 +328,7 @@ def test_long_replies_cost_a_page_little() -> None:
         assert len(numbers_of(page)) == count
     even = logprobs.heat(Reply("x", tokens=tuple(replace(t, logprob=-1.0) for t in run)))
     assert even.count("<span") < 20  # one stretch
-    assert "w0<sub>▁</sub> w1<sub>▁</sub>" in even
+    assert " w0 w1 w2" in even
 
 
 def test_long_and_short_replies_read_the_same() -> None:
@@ -341,9 +406,10 @@ def test_meaning_survives_without_style_and_script() -> None:
     bare = re.sub(r' (?:style|class|id|tabindex)="[^"]*"', "", bare)
     assert "style" not in bare
     text = shown(bare)
-    for piece in ("bold", "code", "x = 1", "w5▁", "rank", "smollm2", "8 cached + 4 new"):
+    for piece in ("bold", "code", "x = 1", "w5", "rank", "smollm2", "8 cached + 4 new"):
         assert piece in text, piece
     assert "<details" in bare
+    assert "<ins> w5</ins>" in re.sub(r' title="[^"]*"', "", bare)
     assert "w5" in numbers_of(bare)[5]
 
 

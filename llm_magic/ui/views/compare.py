@@ -1,7 +1,6 @@
-"""Two replies side by side: where they part, and how sure the model was of each.
+"""Replies side by side: where they part, and how sure the model was of each.
 
-Comes in: Replies (two texts scored, two models, two settings, or two branches). Goes out: an HTML
-fragment and text. It must not know models.
+They may be scored texts, answers of several models or settings, or branches of one answer.
 """
 
 from collections.abc import Sequence
@@ -20,11 +19,12 @@ def fragment(replies: Sequence[Reply], titles: Sequence[str]) -> str:
     texts = "".join(f"<td {cell}>{_text(r)}</td>" for r in replies)
     numbers = "".join(f"<td {cell}>{html.note(*facts(r))}</td>" for r in replies)
     table = (
-        '<table style="width:100%;margin:4px 0"><thead><tr>' + heads + "</tr></thead><tbody><tr>"
-        + texts + "</tr><tr>" + numbers + "</tr></tbody></table>"
+        '<table class="lm-compare" style="width:100%;margin:4px 0"><thead><tr>'
+        + heads + "</tr></thead><tbody><tr>" + texts + "</tr><tr>" + numbers
+        + "</tr></tbody></table>"
     )  # fmt: skip
-    shaded = any(t.logprob is not None for r in replies for t in r.tokens)
-    legend = logprobs.legend() if shaded else ""
+    run = [token for reply in replies for token in reply.tokens]
+    legend = logprobs.legend(run) if any(t.logprob is not None for t in run) else ""
     return table + html.note(html.text(parting(replies))) + legend
 
 

@@ -45,8 +45,11 @@ _DARK = ":is([data-jp-theme-light=false],[data-theme=dark],.vscode-dark,.theme-d
 _RULES = {
     # Notebooks align every table of an output to the right, which is wrong for words.
     ".llm-magic :is(th,td):not([style])": "text-align:left!important",
-    # Marks repeat what a colour says: where there is colour, they may be faint.
-    ".llm-magic sub": "font-size:8px;opacity:.5",
+    # A shaded token has a line of its own below it, as thick as its step of the scale.
+    ".llm-magic :is(ins,mark)": "text-decoration:none",
+    # Notebooks shade every second row of a table and the one below the pointer: over token shades
+    # that would be a second colour.
+    ".llm-magic .lm-compare tr": "background:none!important",
 }
 _DARK_RULES = {
     ".lm-code": "background:#21262d!important;color:#e6edf3!important",

@@ -1,12 +1,11 @@
-"""How sure the model was of each token, as static HTML that survives every viewer.
+"""How sure the model was of each token, as static HTML that keeps its meaning in every viewer.
 
-Comes in: a Reply. Goes out: an HTML fragment of at most 400 bytes a token. It must not know engines
-or IPython.
-
-A token is shaded by its probability, in steps of one hue whose lightness falls, so that the order
-holds for every kind of colour vision. The same order is in the text: unlikely tokens are followed
-by ▁ ▃ ▅ or ▇, and a folded table holds the numbers. Likely tokens are left alone, so that an answer
-stays an answer. Up to TIPS tokens, each has its numbers in a tooltip too.
+A token is shaded by its probability in steps of one hue whose lightness falls, so the order holds
+for every kind of colour vision, and underlined: the less likely, the thicker the line. Nothing is
+added to the text, so what is copied is the answer. Where a viewer removes styles, the elements
+remain: `<ins>` (underlined by browsers) for tokens below 50 %, `<mark>` for those below 5 %; and a
+folded table holds the numbers. Up to TIPS tokens, each has its numbers in a tooltip too. An HTML
+fragment has at most 400 bytes a token.
 """
 
 import math
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from llm_magic.chat.reply import Reply
+from llm_magic.columns import cell_width
 from llm_magic.events import Token, Top
 
 from . import html, tokens
@@ -28,6 +28,7 @@ TIPS = 400
 # Bytes a token may weigh, tooltip and table row together, and what a short reply may weigh beyond
 # that. With frame, legend and style it stays within 400 a token from about 100 tokens on.
 WEIGHT, EXTRA = 365, 1_200
+LONG = 200  # tokens from which the legend stands before the map, too
 # Alternatives in a tooltip and in a table row; the first pair that keeps to WEIGHT is taken.
 DETAIL = ((3, 5), (2, 3), (1, 1), (0, 0))
 
@@ -38,28 +39,41 @@ class Shade:
 
     floor: float
     name: str
-    mark: str
+    mark: str  # its height stands for the step in plain text
     light: tuple[str, str] | None  # background, text
     dark: tuple[str, str] | None
+    line: str = ""  # the underline: a CSS border without its colour, which is that of the text
+    element: str = "span"
 
     @property
     def css(self) -> str:
         return f"lm-p{self.name}"
 
+    @property
+    def look(self) -> str:
+        """The declarations of a style attribute, "" for the step that is left alone."""
+        if self.light is None:
+            return ""
+        line = f";border-bottom:{self.line}" if self.line else ""
+        return f"background-color:{self.light[0]};color:{self.light[1]}{line}"
+
 
 SCALE = (
     Shade(0.9, "0", "", None, None),
-    Shade(0.5, "1", "", ("#fff4d9", "#2b2100"), ("#33290f", "#f7ead0")),
-    Shade(0.2, "2", "▁", ("#fee3a6", "#2b2100"), ("#55400f", "#fff3da")),
-    Shade(0.05, "3", "▃", ("#fdc36b", "#2b1800"), ("#80570c", "#ffffff")),
-    Shade(0.01, "4", "▅", ("#f0903a", "#220f00"), ("#c9811f", "#160b00")),
-    Shade(-1.0, "5", "▇", ("#b84a08", "#ffffff"), ("#ffb95e", "#1f1000")),
+    Shade(0.5, "1", "", ("#ffe4a8", "#2b2100"), ("#3d3010", "#f7ead0"), "1px dotted"),
+    Shade(0.2, "2", "▁", ("#ffcf70", "#2b2100"), ("#64490e", "#fff3da"), "1px solid", "ins"),
+    Shade(0.05, "3", "▃", ("#fbb04a", "#2b1800"), ("#8a5e0d", "#ffffff"), "2px solid", "ins"),
+    Shade(0.01, "4", "▅", ("#e8862b", "#1c0c00"), ("#c9811f", "#160b00"), "3px solid", "mark"),
+    Shade(-1.0, "5", "▇", ("#b5460a", "#ffffff"), ("#ffb95e", "#1f1000"), "4px solid", "mark"),
 )
+# A token without a probability beside others that have one: the first of a scored text, given ones.
+UNKNOWN = Shade(-1.0, "u", "", ("#e4e7eb", "#3d444d"), ("#30363d", "#c9d1d9"))
 DARK = {
     f".{s.css}": f"background:{s.dark[0]}!important;color:{s.dark[1]}!important"
-    for s in SCALE
+    for s in (*SCALE, UNKNOWN)
     if s.dark is not None
-}
+} | {".lm-before": "color:#9da7b1!important"}
+BEFORE = 300  # characters of the text before the first token
 
 
 def probability(logprob: float | None) -> float | None:
@@ -92,28 +106,32 @@ def percent(p: float | None) -> str:
             return f"{p * 100:.0f}%"
 
 
-def heat(reply: Reply, *, opened: bool = True) -> str:
-    """The heat map of a reply, folding, with legend and table. Empty without tokens."""
+def heat(reply: Reply, *, opened: bool = True, before: str = "") -> str:
+    """The heat map of a reply, folding, with legend and table. Empty without tokens.
+
+    before: the text that the first token continues.
+    """
     if not reply.tokens:
         return ""
     head = f"Token probabilities · {_summary(reply)}"
-    return html.fold(head, _best(reply.tokens, ""), opened=opened)
+    return html.fold(head, _best(reply.tokens, "", before), opened=opened)
 
 
 def shaded(reply: Reply) -> str:
     """The heat map in the place of the text itself: nothing around it folds."""
-    return _best(reply.tokens, _summary(reply)) if reply.tokens else ""
+    return _best(reply.tokens, _summary(reply), "") if reply.tokens else ""
 
 
-def _best(run: Sequence[Token], summary: str) -> str:
+def _best(run: Sequence[Token], summary: str, before: str) -> str:
     """Flow, legend and table with as many alternatives as the bytes allow."""
+    key = legend(run, summary)
     for tip, row in DETAIL:
-        body = flow(run[:SHOWN], tip)
+        body = flow(run[:SHOWN], tip, before)
         if rest := run[SHOWN:]:
             body += html.fold(f"{len(rest):,} more tokens", flow(rest, tip))
-        body += legend(summary, any(t.masked for t in run)) + html.fold(
-            "Table of all tokens", _table(run, row)
-        )
+        # The end of a long map is a screen away: there the legend stands before it as well.
+        body = (key if len(run) > LONG else "") + body + key
+        body += html.fold("Table of all tokens", _table(run, row))
         if len(body.encode()) <= WEIGHT * len(run) + EXTRA:
             break
     return body
@@ -132,56 +150,73 @@ def _summary(reply: Reply) -> str:
     return " · ".join(certainty(reply))
 
 
-def legend(summary: str = "", constrained: bool = False) -> str:
-    """What the shades mean, behind a summary. constrained: something was forbidden on the way."""
-    names = ("90%", "50%", "20%", "5%", "1%", "less")
-    steps = (_paint(s, name) + _mark(s) for s, name in zip(SCALE, names, strict=True))
-    free = "without the constraint " if constrained else ""
+def legend(run: Sequence[Token], summary: str = "") -> str:
+    """What the shades of these tokens mean, behind a summary."""
+    names = ("90% or more", "50%", "20%", "5%", "1%", "less")
+    steps = [_paint(s, name) for s, name in zip(SCALE, names, strict=True)]
+    if any(t.logprob is None for t in run) and _scored(run):
+        steps.append(_paint(UNKNOWN, "unknown"))
+    free = "without the constraint " if any(t.masked for t in run) else ""
     return html.note(summary, f"probability {free}from " + " ".join(steps), quiet=False)
 
 
 def _paint(step: Shade, inner: str, title: str = "") -> str:
     tip = f' title="{title}"' if title else ""
-    if step.light is None:
+    if not step.look:
         return f"<span{tip}>{inner}</span>" if tip else inner
-    look = f'style="background-color:{step.light[0]};color:{step.light[1]}"'
-    return f'<span class="{step.css}"{tip} {look}>{inner}</span>'
+    name = step.element
+    return f'<{name} class="{step.css}"{tip} style="{step.look}">{inner}</{name}>'
 
 
-def flow(run: Sequence[Token], tip: int = 2) -> str:
-    """The tokens in their order, shaded and marked; `tip` alternatives in each tooltip."""
+def _scored(run: Iterable[Token]) -> bool:
+    return any(t.logprob is not None for t in run)
+
+
+def flow(run: Sequence[Token], tip: int = 2, before: str = "") -> str:
+    """The tokens in their order, shaded and underlined; `tip` alternatives in each tooltip.
+
+    before: the text that the first one continues, in grey.
+    """
+    scored = _scored(run)
+
+    def step(token: Token) -> Shade:
+        return UNKNOWN if scored and token.logprob is None else shade(token)
+
     if len(run) <= TIPS:
-        parts = [_chip(token, tip) for token in run]
+        parts = [_chip(step(token), token, tip) for token in run]
     else:
-        parts = [_stretch(step, group) for step, group in groupby(run, shade)]
-    return f'<pre style="{html.FLOW}">{"".join(parts)}</pre>'
+        parts = [_stretch(group[0], group[1]) for group in groupby(run, step)]
+    return f'<pre style="{html.FLOW}">{_context(before)}{"".join(parts)}</pre>'
 
 
-def _chip(token: Token, tip: int) -> str:
-    step = shade(token)
+def _context(before: str) -> str:
+    if not before:
+        return ""
+    cut = "…" * (len(before) > BEFORE) + before[-BEFORE:]
+    return f'<span class="lm-before" style="color:#6e7781">{html.escape(cut)}</span>'
+
+
+def _chip(step: Shade, token: Token, tip: int) -> str:
     inner, end = _inflow(token)
-    return _paint(step, inner, html.attribute(_tip(token, tip))) + _mark(step) + end
+    return _paint(step, inner, html.attribute(_tip(token, tip))) + end
 
 
 def _stretch(step: Shade, group: Iterable[Token]) -> str:
-    mark = _mark(step)
-    return _paint(step, "".join(mark.join(_inflow(token)) for token in group))
+    return _paint(step, "".join("".join(_inflow(token)) for token in group))
 
 
 def _inflow(token: Token) -> tuple[str, str]:
-    """A token's text, and the line end that stands after its mark."""
+    """A token's text, and the line end that stands after its shade."""
     shown = tokens.flowing(token.bytes)[:60]
     body = shown.removesuffix("\n")
     inner = html.escape(body)
     return f"<s>{inner}</s>" if token.trimmed else inner, shown[len(body) :]
 
 
-def _mark(step: Shade) -> str:
-    return f"<sub>{step.mark}</sub>" if step.mark else ""
-
-
 def _tip(token: Token, count: int) -> str:
-    parts = [percent(probability(token.logprob))]
+    parts = [
+        "probability unknown" if token.logprob is None else percent(probability(token.logprob))
+    ]
     if token.rank is not None:
         parts.append(f"rank {token.rank:,}")
     if token.forced:
@@ -282,9 +317,31 @@ def _candidates(token: Token) -> list[tuple[str, str, str, str, float, str]]:
     ]
 
 
-def marked(run: Sequence[Token]) -> str:
-    """The text of tokens with the mark of each: `the cat▃ sat`."""
-    return "".join(t.bytes.decode("utf-8", "replace") + shade(t).mark for t in run)
+def marked(run: Sequence[Token], width: int = 88) -> str:
+    """The text of tokens in lines, below each a line of marks: the higher, the less likely.
+
+    >>> cat = Token(1, b" cat", -3.5, 2)
+    >>> print(marked((Token(0, b"The", -0.1, 1), cat)))
+    The cat
+       ▅▅▅▅
+    """
+    lines: list[tuple[str, str]] = [("", "")]
+    for token in run:
+        mark = shade(token).mark or " "
+        for char in tokens.decode(token.bytes):
+            text, marks = lines[-1]
+            columns = cell_width(char)
+            if char == "\n" or len(marks) + columns > width:
+                lines.append(("", ""))
+                text, marks = "", ""
+            if char != "\n":
+                char = char if char.isprintable() or cell_width(char) == 0 else "�"
+                lines[-1] = text + char, marks + mark * columns
+    return "\n".join(line for text, marks in lines for line in _two(text, marks.rstrip()))
+
+
+def _two(text: str, marks: str) -> list[str]:
+    return [text, marks] if marks else [text]
 
 
 def surprises(reply: Reply, count: int = 5) -> str:

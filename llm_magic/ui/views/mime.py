@@ -158,7 +158,10 @@ def _content(reply: Reply, look: Look) -> tuple[str, str]:
     if heat and look.format == "text" and set(reply.kinds) == {"answer"} and not look.before:
         return logprobs.shaded(reply), ""  # the same text, now shaded
     page = body(look.before + reply.text, look.format, look.language)
-    return page, logprobs.heat(reply) if heat else ""
+    if not heat:
+        return page, ""
+    before = look.before or (prompt.continued(reply) if look.save_prompt else "")
+    return page, logprobs.heat(reply, before=before)
 
 
 def unanswered(reply: Reply) -> str:

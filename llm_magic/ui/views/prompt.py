@@ -1,8 +1,4 @@
-"""What a model was asked: the messages, the tools that it was offered, and the rendered prompt.
-
-Comes in: a Reply. Goes out: HTML and text. It must not know templates: where they are known, their
-result is shown as it is.
-"""
+"""What a model was asked: the messages, the tools that it was offered, and the rendered prompt."""
 
 import json
 
@@ -31,6 +27,18 @@ def plain(reply: Reply) -> str:
     """The prompt as text: rendered where that is known."""
     messages = "\n".join(f"{m.role}: {m.text}" for m in reply.messages)
     return reply.prompt or messages or UNKNOWN
+
+
+def continued(reply: Reply) -> str:
+    """The text that a completion continues, without control tokens; "" for a chat's answer.
+
+    >>> continued(Reply("4", prompt="2+2="))
+    '2+2='
+    """
+    if reply.messages or not reply.prompt:
+        return ""
+    turns = tokens.turns(reply.prompt)
+    return tokens.without_markers(reply.prompt) if not any(role for role, _ in turns) else ""
 
 
 def _said(message: Message) -> str:

@@ -218,6 +218,11 @@ def turns(text: str) -> list[tuple[str, str]]:
     return [(role, text[a:b]) for role, a, b in _cut(begins, len(text))]
 
 
+def without_markers(text: str) -> str:
+    """A rendered prompt without the strings that templates put around turns."""
+    return _MARKER.sub("", text)
+
+
 def _role(marker: str, behind: str) -> str:
     """The role whose turn a marker opens, which it names itself (`<|user|>`) or which stands behind
     it (`<|im_start|>user`); "" for all other markers."""
