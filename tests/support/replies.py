@@ -19,7 +19,7 @@ def reply_of(n: int = 6, top: int = 3, **fields: Any) -> Reply:
         "tokens": run,
         "kinds": ("answer",) * n,
         "finish_reason": "stop",
-        "usage": Usage(12, 8, n),
+        "usage": Usage(42, 8, n),
         "timings": Timings(prefill=0.1, decode=0.5, prefill_tps=812.4, decode_tps=98.7),
         "model": "smollm2",
     }

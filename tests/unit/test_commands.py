@@ -76,7 +76,7 @@ def test_score_shades_the_text_itself(shell: InteractiveShell, script: Scoring) 
     (*_, data) = cell(shell, "--score", "The cat sat on")
     assert data["text/plain"] == "The cat sat on"
     text = shown(data["text/html"])
-    assert "The cat sat▇ on4 tokens" in text
+    assert "The cat sat on4 tokens" in text
     assert "least expected" in text
     assert "expected instead" in text
     assert "4 tokens" in text

@@ -15,12 +15,24 @@ from support.html_audit import XSS, audit, contrast, shown
 from support.replies import reply_of
 
 from llm_magic.chat.reply import Reply
-from llm_magic.events import Piece, Sampling, Timings, Token, ToolCall, ToolRecord, Top, Usage
+from llm_magic.events import (
+    Delta,
+    Piece,
+    Prefill,
+    Progress,
+    Sampling,
+    Timings,
+    Token,
+    ToolCall,
+    ToolRecord,
+    Top,
+    Usage,
+)
 from llm_magic.llm import LLM
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui import reply_methods
 from llm_magic.ui.reply_methods import VENDOR, Look
-from llm_magic.ui.views import logprobs, mime, summary, tokens
+from llm_magic.ui.views import logprobs, mime, progress, summary, tokens
 
 # ----------------------------------------------------------------------------- the bundle
 
@@ -30,7 +42,7 @@ def test_a_bundle_holds_every_form() -> None:
     assert set(data) == {"text/plain", "text/markdown", "text/html", VENDOR}
     assert data["text/plain"] == " w0 w1 w2 w3 w4 w5"
     line = (
-        "smollm2 · 12 prompt tokens (8 cached + 4 new) · 6 tokens · "
+        "smollm2 · 42 prompt tokens (8 cached + 34 new) · 6 tokens · "
         "prefill 812 tok/s · decode 99 tok/s · stop"
     )
     assert line in shown(data["text/html"])
@@ -406,7 +418,7 @@ def test_meaning_survives_without_style_and_script() -> None:
     bare = re.sub(r' (?:style|class|id|tabindex)="[^"]*"', "", bare)
     assert "style" not in bare
     text = shown(bare)
-    for piece in ("bold", "code", "x = 1", "w5", "rank", "smollm2", "8 cached + 4 new"):
+    for piece in ("bold", "code", "x = 1", "w5", "rank", "smollm2", "8 cached + 34 new"):
         assert piece in text, piece
     assert "<details" in bare
     assert "<ins> w5</ins>" in re.sub(r' title="[^"]*"', "", bare)
@@ -492,3 +504,72 @@ def test_tokens_below_a_plot_are_no_formulas_and_need_no_other_font(recwarn: Any
     axes._repr_png_()
     assert [label.get_text() for label in axes.get_xticklabels()] == ["$a", "b$", "□", "□"]
     assert not [w for w in recwarn if "Glyph" in str(w.message)]
+
+
+# ----------------------------------------------------------------------------- the line below
+
+
+def test_the_line_tells_no_speed_of_a_handful_of_tokens() -> None:  # F269
+    timings = Timings(prefill=0.13, prefill_tps=7.8, decode_tps=99.0)
+    line = summary.numbers(reply_of(usage=Usage(500, 499, 6), timings=timings))
+    assert "prefill" not in line
+    assert "decode 99 tok/s" in line
+    assert "prefill 812 tok/s" in summary.numbers(reply_of(usage=Usage(16, 0, 6)))
+    assert not reply_of(usage=Usage(500, 499, 6), timings=timings).plot().patches
+
+
+def test_the_line_tells_the_seed_that_repeats_an_answer() -> None:  # F208
+    drawn = reply_of(sampling=Sampling(temperature=1.5, seed=7))
+    assert "seed 7" in summary.numbers(drawn)
+    assert Reply.from_dict(json.loads(json.dumps(drawn.to_dict()))).sampling.seed == 7
+    greedy = reply_of(sampling=Sampling(temperature=0.0, seed=7))
+    assert "seed" not in summary.numbers(greedy)
+    # Outputs that are compared do not depend on what was drawn.
+    docs = Look(docs=True, show=frozenset({"stats"}))
+    other = replace(drawn, sampling=Sampling(temperature=1.5, seed=8))
+    assert reply_methods.bundle(drawn, docs) == reply_methods.bundle(other, docs)
+
+
+def test_cut_off_json_says_why_there_is_no_value() -> None:  # F269
+    run = (Token(0, b'{"a":', -0.1, 1, masked=0.5),)
+    reply = Reply('{"a":', tokens=run, finish_reason="length")
+    for kind in ("text/plain", "text/markdown", "text/html"):
+        assert "reply.parsed is None" in reply_methods.bundle(reply, Look())[kind]
+    for other in (
+        replace(reply, finish_reason="stop"),
+        replace(reply, parsed={"a": 1}),
+        replace(reply, tokens=(replace(run[0], masked=None),)),
+    ):
+        assert "parsed" not in reply_methods.bundle(other, Look())["text/html"]
+
+
+# ----------------------------------------------------------------------------- progress
+
+
+def test_the_duration_of_each_stage_is_told_apart() -> None:  # F269
+    now = [0.0]
+    stages = progress.Stages(lambda: now[0])
+    for at, event in (
+        (0.0, Progress("hub", 0, 0)),
+        (1.0, Progress("download", 0, 100)),
+        (30.0, Progress("download", 99, 100)),
+        (33.0, Progress("load", 0, 100)),
+        (35.0, Progress("compile", 0, 1)),
+        (39.5, Prefill(0, 10, 0)),
+        (41.0, Delta("answer", "x")),
+    ):
+        now[0] = at
+        stages.event(event)
+    assert stages.line == "downloaded in 33.0 s, loaded in 2.0 s, compiled in 4.5 s"
+    page = reply_methods.bundle(reply_of(), Look(), prepared=stages.line)["text/html"]
+    assert "downloaded in 33.0 s, loaded in 2.0 s, compiled in 4.5 s" in shown(page)
+    assert progress.Stages().line == ""
+
+
+def test_a_download_that_is_complete_is_being_checked() -> None:  # F269
+    half, whole = (
+        progress.work(Progress("download", n, 93_000_000)) for n in (5_000_000, 92_999_999)
+    )
+    assert progress.plain(half).startswith("downloading: 5 MB of 93 MB [#")
+    assert whole == progress.Work("checking the downloaded file")
+    assert progress.work(Progress("verify", 1, 4)).line == "checking the downloaded file: 1 of 4"

@@ -127,12 +127,14 @@ class CellScreen:
         self._pace = Pace(rate)
         self._start = time.monotonic()
         self._running = Running()
+        self._stages = progress.Stages()
         self._overhead = 0  # bytes of a frame that are not text
         self._told = ""  # the kind of work that the last frame told of
 
     def event(self, event: Event) -> None:
         running = self._running
         running.add(event)
+        self._stages.event(event)
         if not self._pace.due():
             return
         if running.empty:
@@ -180,7 +182,7 @@ class CellScreen:
         return html.note(html.text(self._model), *parts)
 
     def final(self, reply: Reply, note: str = "") -> None:
-        self._send(mime.bundle(reply, self.look, note))
+        self._send(mime.bundle(reply, self.look, note, self._stages.line))
 
     def close(self, note: str) -> None:
         if self.kept.data:

@@ -1,8 +1,7 @@
 """A Reply as the MIME bundle that a cell leaves behind.
 
-Comes in: a Reply and a `Look`. Goes out: plain text, Markdown, HTML, and JSON from which the reply
-can be read back. It must not know streams, engines or magics; what depends on the notebook's
-settings comes as a Look.
+The bundle holds plain text, Markdown, HTML, and JSON from which the reply can be read back. What
+depends on the notebook's settings comes as a `Look`.
 """
 
 import json
@@ -15,7 +14,7 @@ from llm_magic.chat.reply import Reply
 from llm_magic.chat.view_protocols import Bundle as Bundle
 from llm_magic.chat.view_protocols import MimeTypes
 
-from . import compare, html, logprobs, prompt, summary, throughput, tokens, tooltrace
+from . import choices, compare, html, logprobs, prompt, summary, throughput, tokens, tooltrace
 from .summary import model_name
 
 VENDOR = "application/vnd.llm-magic.reply+json"
@@ -116,10 +115,12 @@ class Branch(Fragment):
         return select(data, include, exclude)
 
 
-def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
+def bundle(reply: Reply, look: Look, note: str = "", prepared: str = "") -> Bundle:
     """The last state of a cell: plain text, Markdown, HTML, and JSON to read the reply back from.
 
-    note: what happened to it in words ("interrupted", "failed: ..."), shown beside the numbers.
+    Args:
+        note: What happened to it in words ("interrupted", "failed: ..."), beside the numbers.
+        prepared: How long downloading, loading and compiling took, in words.
     """
     if look.docs:
         reply = summary.steady(reply)
@@ -129,12 +130,13 @@ def bundle(reply: Reply, look: Look, note: str = "") -> Bundle:
         _reasoning(reply),
         tooltrace.fragment(reply.trace, opened=True),
         content,
-        html.note(missing) if (missing := unanswered(reply)) else "",
+        *(html.note(html.text(hint)) for hint in hints(reply)),
+        choices.fragment(reply),
         heat_map,
         _branches(reply),
         logprobs.surprises(reply) if "surprises" in look.show else "",
         _stats(reply) if "stats" in look.show else "",
-        html.note(*map(html.text, summary.parts(reply, note))),
+        html.note(*map(html.text, summary.parts(reply, note, "" if look.docs else prepared))),
     )
     shaded = "lm-p" in content or bool(heat_map or reply.branches or look.show)
     page = html.wrap(
@@ -164,6 +166,11 @@ def _content(reply: Reply, look: Look) -> tuple[str, str]:
     return page, logprobs.heat(reply, before=before)
 
 
+def hints(reply: Reply) -> list[str]:
+    """What a person may miss in an answer that was cut off, and what to do."""
+    return [hint for hint in (unanswered(reply), summary.cut_hint(reply)) if hint]
+
+
 def unanswered(reply: Reply) -> str:
     """Why there is no answer though the model has reasoned; "" where there is one."""
     if not reply.reasoning or reply.text.strip() or reply.calls:
@@ -187,7 +194,7 @@ def _plain(reply: Reply, look: Look) -> str:
     parts = (
         tooltrace.plain(reply.trace),
         fenced(text)[0] if look.format == "code" else text,
-        unanswered(reply),
+        *hints(reply),
     )
     return "\n\n".join(part for part in parts if part)
 
@@ -201,7 +208,7 @@ def _markdown(reply: Reply, look: Look) -> str:
     else:
         answer = _block(text, "text")
     trace = _block(tooltrace.plain(reply.trace), "text") if reply.trace else ""
-    return "\n\n".join(part for part in (trace, answer, unanswered(reply)) if part)
+    return "\n\n".join(part for part in (trace, answer, *hints(reply)) if part)
 
 
 def _block(source: str, language: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from llm_magic.chat.reply import Reply
 
-from . import logprobs, tokens
+from . import logprobs, summary, tokens
 from .throughput import Entry, place, speeds
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def _speed(ax: "Axes", reply: Reply) -> None:
     """Tokens a second over time: prefill as a bar, decode as a line."""
     timings = reply.timings
     start, first = timings.queued, timings.first_token or timings.queued + timings.prefill
-    if timings.prefill_tps > 0:
-        label = f"prefill {timings.prefill_tps:,.0f} tok/s"
-        ax.bar(start, timings.prefill_tps, max(first - start, 1e-3), align="edge",
+    if (rate := summary.prefill_tps(reply)) > 0:
+        label = f"prefill {rate:,.0f} tok/s"
+        ax.bar(start, rate, max(first - start, 1e-3), align="edge",
                color=QUIET, alpha=0.5, label=label)  # fmt: skip
     seconds, rates = speeds([t.at for t in reply.tokens if not t.forced])
     label = f"decode {timings.decode_tps:,.0f} tok/s"

@@ -1,9 +1,10 @@
-"""Work that has no text yet, in words and as a bar.
+"""Work before the first token (waiting, download, load, compile, prefill), in words and as a bar.
 
-Comes in: the events of such work (waiting, download, load, compile, prefill). Goes out: a `Work`,
-and pictures of it as HTML and as text. It must not know where it is shown, nor how long.
+`work` turns an event into words and a share; `Stages` keeps how long each kind of work took.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llm_magic.events import Prefill, Progress, Queued
@@ -14,6 +15,7 @@ WIDTH = 24  # characters of a bar that is text
 _WORDS = {
     "hub": "asking the Hugging Face hub",
     "download": "downloading",
+    "verify": "checking the downloaded file",
     "load": "loading",
     "compile": "compiling",
     "weights": "preparing",
@@ -44,8 +46,51 @@ def work(event: Queued | Progress | Prefill) -> Work:
             known = f", {cached:,} of them cached" if cached else ""
             amount = f"{done:,} of {total:,} tokens{known}"
             return Work("reading the prompt", amount, _share(done, total))
+        case Progress("download", done, total) if 1 < total <= done + 1:
+            # All bytes are there; what takes time now is their checksum.
+            return Work(_WORDS["verify"])
         case Progress(stage, done, total):
             return Work(_WORDS.get(stage, stage), _amount(done, total), _share(done, total))
+
+
+# The stages whose duration is told, in the order of the line.
+_TOLD = {"download": "downloaded", "load": "loaded", "compile": "compiled"}
+
+
+class Stages:
+    """How long downloading, loading and compiling took: a line for people.
+
+    >>> times = iter([0.0, 12.0, 13.5])
+    >>> stages = Stages(lambda: next(times))
+    >>> stages.event(Progress("download", 0, 100))
+    >>> stages.event(Progress("load", 0, 100))
+    >>> stages.event(Prefill(0, 10, 0))
+    >>> stages.line
+    'downloaded in 12.0 s, loaded in 1.5 s'
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+        self._stage, self._since = "", 0.0
+
+    def event(self, event: object) -> None:
+        """Take any event of a stream; one of another kind ends the stage before it."""
+        stage = event.stage if isinstance(event, Progress) else ""
+        stage = {"hub": "download", "verify": "download", "weights": "load"}.get(stage, stage)
+        if stage == self._stage:
+            return
+        now = self._clock()
+        if self._stage in _TOLD:
+            spent = self._seconds.get(self._stage, 0.0)
+            self._seconds[self._stage] = spent + now - self._since
+        self._stage, self._since = stage, now
+
+    @property
+    def line(self) -> str:
+        """ "downloaded in 12.0 s, loaded in 1.5 s"; stages of less than 50 ms are left out."""
+        spent = ((word, self._seconds.get(stage, 0.0)) for stage, word in _TOLD.items())
+        return ", ".join(f"{word} in {s:.1f} s" for word, s in spent if s >= 0.05)
 
 
 def _share(done: int, total: int) -> float | None:

@@ -1,7 +1,4 @@
-"""What there is to say about a reply in a line: names, counts, speeds, why it ended.
-
-Comes in: a Reply. Goes out: plain text. It must not know HTML.
-"""
+"""A reply in one line of plain text: model, counts, speeds, why it ended."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,32 +10,71 @@ from llm_magic.chat.reply import Records, Reply
 from llm_magic.events import Timings, Token, ToolRecord, Usage
 from llm_magic.utf8 import whole
 
+FEW = 16  # new prompt tokens below which their speed is not shown
 MAX_CALL = 2_000  # characters of a call on one line
 CUT = "cut off at the token limit"  # what `length` means to a person
 
 
 def numbers(reply: Reply, note: str = "") -> str:
-    """Model, prompt tokens (cached + new), tokens, speeds, why it ended."""
+    """The line below an answer: model, tokens, speeds, seed, why it ended.
+
+    >>> numbers(Reply("Hi", model="smollm2", usage=Usage(12, 0, 2), finish_reason="stop"))
+    'smollm2 · 12 prompt tokens · 2 tokens · stop'
+    """
     return " · ".join(parts(reply, note))
 
 
-def parts(reply: Reply, note: str = "") -> list[str]:
-    """The same as a list. note: stands where the reason of the end would."""
+def parts(reply: Reply, note: str = "", prepared: str = "") -> list[str]:
+    """The same as a list.
+
+    Args:
+        note: Stands where the reason of the end would.
+        prepared: How long downloading, loading and compiling took, in words (see
+            `progress.Stages`); "" takes the time that the reply itself knows.
+    """
     usage, timings = reply.usage, reply.timings
     prompt = f"{usage.prompt:,} prompt tokens"
     if held := cached(usage):
         prompt += f" ({held:,} cached + {usage.prompt - held:,} new)"
+    loaded = f"loaded in {timings.load:.1f} s" if timings.load else ""
     found = (
         model_name(reply.model),
-        f"loaded in {timings.load:.1f} s" if timings.load else "",
+        prepared or loaded,
         prompt if usage.prompt else "",
         counted(usage.completion, "token"),
-        speed("prefill", timings.prefill_tps),
+        speed("prefill", prefill_tps(reply)),
         speed("decode", timings.decode_tps),
+        _seed(reply),
         "called no tool" if _passed(reply) else "",
         note or ended(reply.finish_reason or ""),
     )
     return [part for part in found if part]
+
+
+def prefill_tps(reply: Reply) -> float:
+    """Prompt tokens read a second; 0 where too few were new for a speed.
+
+    Behind a cached prompt the one new token costs a whole step, which says nothing about reading.
+    """
+    usage = reply.usage
+    few = usage.prompt > 0 and usage.prompt - cached(usage) < FEW
+    return 0.0 if few else reply.timings.prefill_tps
+
+
+def _seed(reply: Reply) -> str:
+    """What repeats the answer: the seed, unless the settings leave nothing to chance."""
+    sampling = reply.sampling
+    if sampling.seed is None or sampling.temperature == 0 or not reply.tokens:
+        return ""
+    return f"seed {sampling.seed}"
+
+
+def cut_hint(reply: Reply) -> str:
+    """Why constrained output has no Python value; "" where it has one or was not constrained."""
+    bound = reply.choices is not None or any(t.masked is not None for t in reply.tokens)
+    if reply.finish_reason != "length" or reply.parsed is not None or not bound:
+        return ""
+    return "reply.parsed is None: the output was cut off. Allow more tokens with -n (max_tokens)."
 
 
 def cached(usage: Usage) -> int:
@@ -135,6 +171,7 @@ def steady(reply: Reply) -> Reply:
         reply,
         tokens=tuple(map(_steady_token, reply.tokens)),
         timings=Timings(),
+        sampling=replace(reply.sampling, seed=None),  # drawn anew by each run
         trace=Records(steady_trace(reply.trace)),
         branches=tuple((at, steady(branch)) for at, branch in reply.branches),
     )

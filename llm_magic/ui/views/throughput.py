@@ -45,7 +45,7 @@ def details(reply: Reply) -> list[tuple[str, str]]:
     times = {"load": timings.load, "queued": timings.queued, "prefill": timings.prefill,
              "first token after": timings.first_token, "decode": timings.decode}  # fmt: skip
     found += [(name, f"{seconds:.3f} s") for name, seconds in times.items() if seconds > 0]
-    rates = {"prefill tok/s": timings.prefill_tps, "decode tok/s": timings.decode_tps}
+    rates = {"prefill tok/s": summary.prefill_tps(reply), "decode tok/s": timings.decode_tps}
     found += [(name, f"{rate:,.1f}") for name, rate in rates.items() if rate > 0]
     settings = asdict(reply.sampling)
     found += [
@@ -86,7 +86,7 @@ def entry(reply: Reply, cell: int | str) -> Entry:
         prompt=usage.prompt,
         cached=usage.cached,
         tokens=usage.completion,
-        prefill_tps=timings.prefill_tps,
+        prefill_tps=summary.prefill_tps(reply),
         decode_tps=timings.decode_tps,
         seconds=timings.load + timings.first_token + timings.decode,
         reason=reply.finish_reason or ("scored" if scored else "failed"),

@@ -36,7 +36,8 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "model": Setting("text", "Model", "a name, a path or an endpoint; loaded when it is used"),
-    "system": Setting("text", "System prompt", "what the model is told before everything", "none"),
+    "system": Setting("text", "System prompt", "what the model is told before everything",
+        "the model's own, if it has one"),
     "temperature": Setting(
         "number", "Temperature", "0 always takes the likeliest token",
         f"default: {CHAT.temperature}", 0, 5,
