@@ -82,13 +82,13 @@ def style() -> str:
     rules = [Path(__file__).with_name("tokens.css").read_text("utf-8")]
     light: list[str] = []
     dark: list[str] = []
-    for i, step in enumerate(logprobs.SCALE):
+    for step in logprobs.SCALE:
         for theme, look in ((light, step.light), (dark, step.dark)):
             background, text = look or ("transparent", "inherit")
             theme.append(f"--b{step.name}:{background};--c{step.name}:{text}")
         rules.append(
             f".lmt-p{step.name}{{background:var(--b{step.name});color:var(--c{step.name});"
-            f"border-bottom:{max(0, i - 1)}px solid}}"
+            f"border-bottom:{step.line or '0px solid'}}}"
         )
     # What a front end says about its theme goes before what the system prefers.
     root = ":is(.lmx,.llmc)"
