@@ -1,22 +1,24 @@
-"""Block types of ggml -> exact float32 values.
+"""Block types of ggml: their exact float32 values, and the tiles that the kernels compute with.
 
-Comes in: raw blocks as the file holds them. Goes out: float32 with the very bits that the reference
-code of ggml computes (`gguf.quants` is the oracle of the tests). It must not know what a tensor is
-for, nor any faster layout: this is what those are checked against.
+The values have the bits that ggml's reference code computes (`gguf.quants` is the oracle of the
+tests). Each type is one row of `QUANTS`: its sizes, a function that decodes it, the kernels' tile
+for it, and, where that is the tile of another type, the function that rewrites the blocks without
+changing a value.
 
-Each type is one row of `QUANTS` and one function `(blocks [n, bytes], out [n, block])`; a new type
-is one more of each. Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c
-Work goes in runs of `RUN` values, so that the temporaries stay in the L2 cache.
+Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c. Types of few bits are in
+lowbit.py. Blocks are decoded in runs of `RUN` values, so that temporaries stay in the L2 cache.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import UnsupportedModelError
+from . import lowbit
 from .gguf import GGUF, TensorInfo
 
 U8 = npt.NDArray[np.uint8]
@@ -28,12 +30,23 @@ LISTED = 40  # names of unsupported tensors per type in an error
 
 @dataclass(frozen=True, slots=True)
 class QuantType:
-    """block: values per block; bytes: of one block; decode: writes [n, block] from [n, bytes]."""
+    """A block type.
+
+    Attributes:
+        block: Values in a block.
+        bytes: Bytes of a block.
+        decode: Writes the values [n, block] of blocks [n, bytes].
+        tile: The kernels' layout for it, a key of `kernels.layout.KINDS`.
+        rewrite: Blocks [n, bytes] as blocks of `tile`, where that is another type; the values stay
+            the same bit by bit.
+    """
 
     name: str
     block: int
     bytes: int
     decode: Callable[[U8, F32], None]
+    tile: str
+    rewrite: Callable[[U8], U8] | None = None
 
 
 # ----------------------------------------------------------------------------- plain numbers
@@ -159,19 +172,70 @@ def _q6_k(raw: U8, out: F32) -> None:
 
 # ----------------------------------------------------------------------------- the table
 
+
+def _native(name: str, block: int, size: int, decode: Callable[[U8, F32], None]) -> QuantType:
+    return QuantType(name, block, size, decode, name)
+
+
+def _scaled(name: str, size: int) -> QuantType:
+    """A type of `lowbit.SCALED`: 8.6 bits a weight in the kernels, whatever the file takes."""
+    decode = partial(_decode_scaled, name)
+    return QuantType(name, 256, size, decode, "SCALED", partial(lowbit.as_scaled, name))
+
+
+def _ternary(name: str, size: int) -> QuantType:
+    """A type of -1, 0 and 1: as Q4_0, 4.5 bits a weight in the kernels."""
+    decode = partial(_decode_scaled, name)
+    return QuantType(name, 256, size, decode, "Q4_0", partial(lowbit.as_q4_0, name))
+
+
+def _decode_scaled(name: str, raw: U8, out: F32) -> None:
+    lowbit.values(lowbit.SCALED[name](raw), out)
+
+
 QUANTS: dict[int, QuantType] = {
-    0: QuantType("F32", 1, 4, _f32),
-    1: QuantType("F16", 1, 2, _f16),
-    2: QuantType("Q4_0", 32, 18, _q4_0),
-    3: QuantType("Q4_1", 32, 20, _q4_1),
-    6: QuantType("Q5_0", 32, 22, _q5_0),
-    7: QuantType("Q5_1", 32, 24, _q5_1),
-    8: QuantType("Q8_0", 32, 34, _q8_0),
-    12: QuantType("Q4_K", 256, 144, _q4_k),
-    13: QuantType("Q5_K", 256, 176, _q5_k),
-    14: QuantType("Q6_K", 256, 210, _q6_k),
-    30: QuantType("BF16", 1, 2, _bf16),
+    0: _native("F32", 1, 4, _f32),
+    1: _native("F16", 1, 2, _f16),
+    2: _native("Q4_0", 32, 18, _q4_0),
+    3: _native("Q4_1", 32, 20, _q4_1),
+    6: _native("Q5_0", 32, 22, _q5_0),
+    7: _native("Q5_1", 32, 24, _q5_1),
+    8: _native("Q8_0", 32, 34, _q8_0),
+    10: _native("Q2_K", 256, 84, lowbit.q2_k),
+    11: _native("Q3_K", 256, 110, lowbit.q3_k),
+    12: _native("Q4_K", 256, 144, _q4_k),
+    13: _native("Q5_K", 256, 176, _q5_k),
+    14: _native("Q6_K", 256, 210, _q6_k),
+    16: _scaled("IQ2_XXS", 66),
+    17: _scaled("IQ2_XS", 74),
+    18: _scaled("IQ3_XXS", 98),
+    19: _scaled("IQ1_S", 50),
+    20: _native("IQ4_NL", 32, 18, lowbit.iq4_nl),
+    21: _scaled("IQ3_S", 110),
+    22: _scaled("IQ2_S", 82),
+    23: _native("IQ4_XS", 256, 136, lowbit.iq4_xs),
+    29: _scaled("IQ1_M", 56),
+    30: _native("BF16", 1, 2, _bf16),
+    34: _ternary("TQ1_0", 54),
+    35: _ternary("TQ2_0", 66),
+    39: _native("MXFP4", 32, 17, lowbit.mxfp4),
+    40: QuantType("NVFP4", 64, 36, lowbit.nvfp4, "F16", lowbit.nvfp4_as_f16),
 }
+
+
+def in_tile_blocks(info: TensorInfo) -> tuple[str, U8]:
+    """A tensor's data as the kernels' packing reads it: the kind of tile, and its file's blocks.
+
+    Types that have tiles of their own are passed on as they are, the others rewritten.
+    """
+    quant = QUANTS[info.type]
+    data = np.ascontiguousarray(info.data)
+    if quant.rewrite is None:
+        return quant.tile, data
+    blocks = data.reshape(-1, quant.bytes)
+    step = max(1, RUN * 16 // quant.block)
+    parts = [quant.rewrite(blocks[i : i + step]) for i in range(0, len(blocks), step)]
+    return quant.tile, np.concatenate(parts).reshape(-1)
 
 
 def check_supported(gguf: GGUF) -> None:

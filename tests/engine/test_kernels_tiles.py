@@ -14,6 +14,7 @@ from support.toy import toy_gguf
 from llm_magic.engine import device
 from llm_magic.engine.kernels import forward, layout
 from llm_magic.engine.kernels.targets import TARGETS, source, usable
+from llm_magic.engine.quants import QUANTS
 
 AMX = next(t for t in TARGETS if t.name == "avx512amx")
 VNNI = next(t for t in TARGETS if t.name == "avx512vnni")
@@ -94,10 +95,12 @@ def logits(forward, sizes):
     return np.concatenate(out)
 
 
+# One block type for each kind of tile.
+KINDS = list({t.tile: t.name for t in reversed(QUANTS.values())}.values())
 SIZES = (1, 8, 11, 12, 15, 16, 17, 3, 33, 34)  # of steps: panels that are full, or nearly
 
 
-@pytest.mark.parametrize("kind", list(layout.KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_tiles_give_the_same_bits_for_every_block_type(tmp_path, loops, kind):
     path = toy_gguf(tmp_path / "toy.gguf", tokenizer="none", vocab=300, types=kind, dim=256, ff=512)
     expected = logits(kernel_forward(path, target="avx512vnni"), SIZES)
@@ -115,7 +118,7 @@ def test_tiles_give_the_same_bits_for_odd_shapes(tmp_path, loops, arch):
     np.testing.assert_array_equal(logits(loops(path, threads=3), SIZES), expected)
 
 
-@pytest.mark.parametrize("kind", [k for k in layout.KINDS if k not in layout.FLOATS])
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in layout.FLOATS])
 def test_the_largest_sums_are_exact(tmp_path, loops, kind):
     """All weights of a block but one at one end of their range, all inputs at theirs: float32 holds
     integers up to 2^24, and 32 x 16 x 32639 is 0.4 % less."""

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from llm_magic.engine import device
+from llm_magic.engine import device, lowbit
 from llm_magic.engine.arch import Config, layer_weight, read_config
 from llm_magic.engine.gguf import GGUF, open_gguf
 from llm_magic.engine.kernels import KernelForward
 from llm_magic.engine.kernels.layout import BLOCK_BYTES, SUPER_BYTES, up
-from llm_magic.engine.quants import dequantize
+from llm_magic.engine.quants import QUANTS, dequantize
 
 
 def kernel_forward(path: Path, *, n_ctx: int = 256, n_slots: int = 4, **options) -> KernelForward:
@@ -142,7 +142,7 @@ def _weights(file: GGUF) -> dict[str, np.ndarray]:
 def read_tiles(forward: KernelForward, index: int) -> np.ndarray:
     """Values of repacked matrix number `index`, float64 [tiles * 16, k]: the layout in numpy."""
     m = forward._layout.matrices[index]
-    kind, k = m.tensor.type_name, m.tensor.shape[1]
+    kind, k = QUANTS[m.tensor.type].tile, m.tensor.shape[1]
     blocks, size, head = up(k, 32) // 32, BLOCK_BYTES[kind], SUPER_BYTES.get(kind, 0)
     tile = blocks * size + up(blocks, 8) // 8 * head
     raw = forward._weights.bytes[m.at : m.at + m.tiles * tile].reshape(m.tiles, tile)
@@ -174,7 +174,18 @@ def _block(kind, block, top):
     if kind in ("Q4_K", "Q5_K"):
         d = half(top, 0) * block[:, :16, None]
         minimum = -half(top, 32) * block[:, 16:32, None]
-    elif kind == "Q6_K":
+    elif kind == "Q2_K":
+        pair = block[:, :32].reshape(n, 2, 16).transpose(0, 2, 1)
+        d = half(top, 0) * np.repeat(pair & 15, 16, axis=2)
+        minimum = -half(top, 32) * np.repeat(pair >> 4, 16, axis=2)
+    elif kind == "SCALED":
+        pair = block[:, :32].view(np.int8).reshape(n, 2, 16).transpose(0, 2, 1)
+        d = top.view("<f4").astype(np.float64)[:, :, None] * np.repeat(pair, 16, axis=2)
+    elif kind == "IQ4_XS":
+        d, at = half(top, 0) * block[:, :16].view(np.int8)[:, :, None], 16
+    elif kind == "MXFP4":
+        d, at = 2.0 ** (block[:, :16, None].astype(np.float64) - 128), 16
+    elif kind in ("Q6_K", "Q3_K"):
         pair = block[:, :32].view(np.int8).reshape(n, 2, 16).transpose(0, 2, 1)
         d = half(top, 0) * np.repeat(pair, 16, axis=2)
     else:
@@ -190,12 +201,20 @@ def _block(kind, block, top):
         pairs = block[:, at : at + 128].reshape(n, 2, 16, 4)
         high = _grouped([(pairs[:, j // 4] >> 2 * (j % 4) & 3) << 4 for j in range(8)])
         at += 128
+    if kind == "Q3_K":
+        bits = block[:, at : at + 64].reshape(n, 16, 4)
+        high = _grouped([(bits >> j & 1) << 2 for j in range(8)])
+        at += 64
     rest = block[:, at:].reshape(n, -1, 16, 4)
-    if kind == "Q8_0":
+    if kind in ("Q2_K", "Q3_K"):
+        q = _grouped([rest[:, j // 4] >> 2 * (j % 4) & 3 for j in range(8)])
+    elif kind in ("Q8_0", "SCALED"):
         q = _grouped([rest[:, j] for j in range(8)])
     else:
         q = _grouped([rest[:, j % 4] >> (4 if j >= 4 else 0) & 15 for j in range(8)])
-    offset = {"Q4_0": 8, "Q5_0": 16, "Q6_K": 32, "Q8_0": 128}.get(kind, 0)
+    if kind in ("IQ4_NL", "IQ4_XS", "MXFP4"):
+        q = (lowbit.E2M1 if kind == "MXFP4" else lowbit.IQ4)[q]
+    offset = {"Q4_0": 8, "Q5_0": 16, "Q6_K": 32, "Q8_0": 128, "Q3_K": 4, "SCALED": 128}.get(kind, 0)
     return d * ((q | high).astype(np.float64) - offset) + minimum
 
 

@@ -320,6 +320,33 @@ def random_blocks(kind: str, n: int, seed: int = 0, std: float = 1.0) -> U8:
         case "Q6_K":
             raw[:, 192:208] = rng.integers(-90, 91, (n, 16), dtype=np.int8).view(np.uint8)
             raw[:, 208:210] = _f16(n, std / (64 / 12**0.5) / 52)
+        case "Q2_K":
+            raw[:, :16] = rng.integers(4, 16, (n, 16), dtype=np.uint8) * 17  # scale = minimum
+            raw[:, 80:82] = _f16(n, std / 12)
+            raw[:, 82:84] = _f16(n, std / 8)
+        case "Q3_K":
+            raw[:, 108:110] = _f16(n, std / 45)
+        case "IQ4_XS":
+            raw[:, 0:2] = _f16(n, std / 1300)
+        case "IQ4_NL":
+            raw[:, 0:2] = _f16(n, std / 66)
+        case "MXFP4":
+            raw[:, 0] = 127 + int(np.floor(np.log2(std))) - rng.integers(1, 4, n)
+        case "NVFP4":
+            exponent = max(1, int(np.floor(np.log2(std / 4))) + 7)
+            raw[:, :4] = exponent << 3 | rng.integers(0, 8, (n, 4), dtype=np.uint8)
+        case "IQ2_XXS" | "IQ2_XS" | "IQ2_S" | "IQ3_XXS":
+            raw[:, 0:2] = _f16(n, std / (160 if kind == "IQ3_XXS" else 61))
+        case "IQ3_S":
+            raw[:, 0:2] = _f16(n, std / 150)
+        case "IQ1_S":
+            raw[:, 0:2] = _f16(n, std / 7)
+        case "IQ1_M":
+            bits = int(np.float16(std / 7).view(np.uint16))
+            for i in range(4):
+                raw[:, 49 + 2 * i] = raw[:, 49 + 2 * i] & 15 | (bits >> 4 * i & 15) << 4
+        case "TQ1_0" | "TQ2_0":
+            raw[:, -2:] = _f16(n, std * 1.2)
         case "Q4_0" | "Q5_0" | "Q4_1" | "Q5_1" | "Q8_0":
             steps = {"4": 16, "5": 32, "8": 256}[kind[1]]
             raw[:, 0:2] = _f16(n, std / (steps / 12**0.5))

@@ -17,7 +17,9 @@ from llm_magic.errors import UnsupportedModelError
 
 KINDS = {q.name: k for k, q in QUANTS.items()}
 SCALES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0]}
-SCALES |= {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+SCALES |= {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108]}
+SCALES |= {"IQ4_NL": [0], "IQ4_XS": [0], "TQ1_0": [52], "TQ2_0": [64]}
+SCALES |= {k: [0] for k in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S")}
 
 
 def oracle(kind: str, raw: np.ndarray) -> np.ndarray:
@@ -36,8 +38,31 @@ def test_table_is_ggmls() -> None:
 
 
 def test_TG87_needed_types_are_there() -> None:
-    need = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K"
+    need = (
+        "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS "
+        "IQ2_S IQ3_XXS IQ3_S IQ4_XS IQ4_NL TQ1_0 TQ2_0 MXFP4 NVFP4"
+    )
     assert set(need.split()) == set(KINDS)
+
+
+def test_every_type_that_gguf_can_decode_is_there() -> None:
+    plain = {"F32", "F16"}
+    assert {t.name for t in gguf.quants._type_traits} | plain == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", [q.name for q in QUANTS.values() if q.rewrite])
+def test_blocks_rewritten_for_the_kernels_keep_every_value(kind: str) -> None:
+    q = QUANTS[KINDS[kind]]
+    raw = random_blocks(kind, 300, seed=4)
+    kept = q.rewrite(raw)
+    if q.tile == "SCALED":
+        unit = kept[:, :4].copy().view("<f4")
+        scale = kept[:, 4:20].view(np.int8).astype(np.float32) * unit
+        values = kept[:, 20:].view(np.int8).astype(np.float32) * np.repeat(scale, 16, axis=1)
+        got = values.reshape(-1)
+    else:
+        got = decode(KINDS[q.tile], kept.reshape(-1))
+    assert np.array_equal(got, oracle(kind, raw))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,7 +156,7 @@ def test_memory_beyond_the_result_is_bounded() -> None:
 
 
 def test_B089_all_unsupported_tensors_are_named_at_once(tmp_path: Path) -> None:
-    types = {"*ffn_up*": "IQ2_XXS", "*attn_q*": "Q2_K", "*": "Q4_0"}
+    types = {"*ffn_up*": "Q8_K", "*attn_q*": "Q8_1", "*": "Q4_0"}
     with open_gguf(toy_gguf(tmp_path / "m.gguf", types=types, dim=256, ff=256)) as g:
         with pytest.raises(UnsupportedModelError) as e:
             check_supported(g)
@@ -139,10 +164,10 @@ def test_B089_all_unsupported_tensors_are_named_at_once(tmp_path: Path) -> None:
         for name in ("ffn_up", "attn_q"):
             assert f"blk.0.{name}.weight" in text
             assert f"blk.1.{name}.weight" in text
-        assert "IQ2_XXS" in text
-        assert "Q2_K" in text
+        assert "Q8_K" in text
+        assert "Q8_1" in text
         assert "ffn_down" not in text
-        with pytest.raises(UnsupportedModelError, match=r"blk\.0\.ffn_up\.weight .* IQ2_XXS"):
+        with pytest.raises(UnsupportedModelError, match=r"blk\.0\.ffn_up\.weight .* Q8_K"):
             dequantize(g.tensors["blk.0.ffn_up.weight"])
 
 

@@ -9,9 +9,11 @@ c/weights.h (activations and weights as the products read them), c/matmul.h, c/a
 c/summary.h, c/pack.h (repacking at load); c/team.h and team.py (threads); targets.py and c/isa_*.h
 (variants); memory.py. c/entry.c ties them together.
 
-A new block type is a row in `layout.KINDS` with its sizes, its case in c/weights.h (values) and
-c/matmul.h (integers of a group), a function in c/pack.h, and nothing in the tests: they take their
-list from `KINDS`. A new instruction set is a header c/isa_NAME.h and a row in `targets.TARGETS`.
+A block type is a row of `quants.QUANTS`, which names its tile. A new kind of tile is a row in
+`layout.KINDS` with its sizes, its case in c/weights.h (values) and c/matmul.h (integers of a
+group), a function in c/pack.h, and nothing in the tests: they take their list from `KINDS`.
+
+A new instruction set is a header c/isa_NAME.h and a row in `targets.TARGETS`.
 
 LLM_MAGIC_KERNEL forces a variant: avx512vnni, avx2vnni, avx2, neon, plain.
 """

@@ -25,7 +25,7 @@ from .. import device
 from ..arch import Config
 from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
-from ..quants import dequantize
+from ..quants import QUANTS, dequantize, in_tile_blocks
 from . import layout as lay
 from .layout import KINDS, up
 from .memory import Region
@@ -50,9 +50,9 @@ def supports(gguf: GGUF, config: Config) -> str | None:
     if len({layer.rope for layer in config.layers}) > 2:
         return "more than two kinds of rotary embedding"
     for name, shape in config.tensors().items():
-        kind = gguf.tensors[name].type_name
-        if len(shape) == 2 and kind not in KINDS:
-            return f"no kernel for {kind} ({name})"
+        quant = QUANTS.get(gguf.tensors[name].type)
+        if len(shape) == 2 and quant is None:
+            return f"no kernel for {gguf.tensors[name].type_name} ({name})"
     return None
 
 
@@ -325,11 +325,11 @@ class KernelForward:
         entry = self._job.view(lay.PACK, 1, 16)
         self._team.ready()
         for m in self._layout.matrices:
-            data = np.ascontiguousarray(m.tensor.data)
+            kind, data = in_tile_blocks(m.tensor)
             rows = None if m.rows is None else np.ascontiguousarray(m.rows)
             n, k = m.tensor.shape
             entry[0] = (data.ctypes.data, self._weights.address + m.at,
-                        0 if rows is None else rows.ctypes.data, n, KINDS[m.tensor.type_name],
+                        0 if rows is None else rows.ctypes.data, n, KINDS[kind],
                         k, m.tiles, 0)  # fmt: skip
             self._call(*self._arguments)
             _forget(m.tensor)

@@ -14,24 +14,33 @@ import numpy.typing as npt
 
 from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
 from ..gguf import TensorInfo
+from ..quants import QUANTS
 from .memory import HUGE
 
 I32 = npt.NDArray[np.int32]
 Read = Callable[[str], npt.NDArray[np.float32]]
 
-# ggml type -> number in c/weights.h, in its order.
-KINDS = {
-    name: i
-    for i, name in enumerate(
-        ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-    )
-}
+# Kind of tile (most are named after the ggml type) -> number in c/weights.h, in its order.
+_KINDS = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K Q2_K Q3_K IQ4_NL IQ4_XS MXFP4 SCALED"
+KINDS = {name: i for i, name in enumerate(_KINDS.split())}
 FLOATS = ("F32", "F16", "BF16")
 # Bytes of a block of 16 outputs x 32 inputs; bytes before every eighth block.
 BLOCK_BYTES = dict(
-    zip(KINDS, (2048, 1024, 1024, 288, 320, 352, 384, 544, 288, 352, 416), strict=True)
+    zip(
+        KINDS,
+        (2048, 1024, 1024, 288, 320, 352, 384, 544, 288, 352, 416, 160, 224, 288, 272, 272, 544),
+        strict=True,
+    )
 )
-SUPER_BYTES = {"Q4_K": 64, "Q5_K": 64, "Q6_K": 32}
+SUPER_BYTES = {
+    "Q4_K": 64,
+    "Q5_K": 64,
+    "Q6_K": 32,
+    "Q2_K": 64,
+    "Q3_K": 32,
+    "IQ4_XS": 32,
+    "SCALED": 64,
+}
 MAX_HEAD, CHUNK, SPAN = 512, 64, 256  # c/attention.h
 SHARED_ROWS = 16  # c/model.h
 TOP_MAX = 32  # c/summary.h
@@ -181,9 +190,10 @@ class _Builder:
         info = self.tensors[name]
         n, k = info.shape
         tiles = (len(rows) if rows is not None else up(n, 32)) // 16
-        at = self.out.weight(tiles * tile_bytes(info.type_name, k))
+        kind = QUANTS[info.type].tile
+        at = self.out.weight(tiles * tile_bytes(kind, k))
         self.out.matrices.append(Matrix(info, at, tiles, rows))
-        return (at, KINDS[info.type_name], tiles * 16 if rows is not None else n, k, 0)
+        return (at, KINDS[kind], tiles * 16 if rows is not None else n, k, 0)
 
     def layer(self, i: int) -> None:
         c, out = self.config, self.out.layers[i]

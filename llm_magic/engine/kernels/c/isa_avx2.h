@@ -41,6 +41,12 @@ INLINE idot dot(idot a, mb w, const u8 *q, int j) {
 INLINE mi dot_value(idot a) { return a.sum; }
 #endif
 
+// Each byte's entry of a table of 16.
+INLINE mb look_up(const u8 *table, mb at) {
+  const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i_u *)table));
+  return (mb)_mm256_shuffle_epi8(t, (__m256i)at);
+}
+
 INLINE mf half_to_f32(const void *p) { return (mf)_mm256_cvtph_ps(_mm_loadu_si128(p)); }
 INLINE float half1(u16 h) { return _cvtsh_ss(h); }
 INLINE void pause(void) { _mm_pause(); }

@@ -26,6 +26,12 @@ INLINE idot dot(idot a, mb w, const u8 *q, int j) {
 }
 INLINE mi dot_value(idot a) { return (a.high << 8) + a.low; }
 
+// Each byte's entry of a table of 16.
+INLINE mb look_up(const u8 *table, mb at) {
+  const __m512i t = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i_u *)table));
+  return (mb)_mm512_shuffle_epi8(t, (__m512i)at);
+}
+
 INLINE mf half_to_f32(const void *p) { return (mf)_mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 INLINE float half1(u16 h) { return _cvtsh_ss(h); }
 INLINE void pause(void) { _mm_pause(); }

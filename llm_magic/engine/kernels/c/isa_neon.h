@@ -36,6 +36,18 @@ INLINE idot dot(idot a, mb w, const u8 *q, int j) {
 }
 INLINE mi dot_value(idot a) { return (a.high << 8) + a.low; }
 
+// Each byte's entry of a table of 16.
+INLINE mb look_up(const u8 *table, mb at) {
+  typedef u8 v16u8 __attribute__((vector_size(16)));
+  const uint8x16_t t = vld1q_u8(table);
+  v16u8 w0 = __builtin_shufflevector(at, at, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  v16u8 w1 = __builtin_shufflevector(at, at, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29,
+                                     30, 31);
+  w0 = (v16u8)vqtbl1q_u8(t, (uint8x16_t)w0), w1 = (v16u8)vqtbl1q_u8(t, (uint8x16_t)w1);
+  return __builtin_shufflevector(w0, w1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+                                 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+
 typedef __fp16 v8h __attribute__((vector_size(16)));
 typedef v8h v8h_u __attribute__((aligned(1), may_alias));
 INLINE mf half_to_f32(const void *p) { return __builtin_convertvector(*(const v8h_u *)p, mf); }

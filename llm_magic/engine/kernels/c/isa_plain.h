@@ -25,6 +25,13 @@ INLINE idot dot(idot a, mb w, const u8 *q, int j) {
 }
 INLINE mi dot_value(idot a) { return a.sum; }
 
+// Each byte's entry of a table of 16.
+INLINE mb look_up(const u8 *table, mb at) {
+  mb out;
+  for (int i = 0; i < 4 * V; i++) out[i] = table[at[i]];
+  return out;
+}
+
 // Halves whose bits were moved to a float's place lack 112 in the exponent; a product supplies it,
 // for subnormal halves too. Infinities and NaN need the largest exponent.
 #define HALF_TO_F32(bits, ints, floats)                                                          \

@@ -26,6 +26,19 @@ INLINE mf bytes_to_f32(const u8 *p, int is_signed) {
   vec v = *(const vec_u *)p;
   return is_signed ? __builtin_convertvector((ivec)v, mf) : __builtin_convertvector(v, mf);
 }
+// Some bits of V bytes, as floats.
+INLINE mf bytes_to_f32_masked(const u8 *p, int shift, int mask) {
+  typedef u8 vec __attribute__((vector_size(V)));
+  typedef vec vec_u __attribute__((aligned(1), may_alias));
+  return __builtin_convertvector((*(const vec_u *)p >> (u8)shift) & (u8)mask, mf);
+}
+// half_power_bits of V exponents.
+INLINE mf half_powers(const u8 *p) {
+  typedef u8 vec __attribute__((vector_size(V)));
+  typedef vec vec_u __attribute__((aligned(1), may_alias));
+  const mi e = __builtin_convertvector(*(const vec_u *)p, mi), small = e < 2;
+  return (mf)((((e - 1) << 23) & ~small) | ((0x00200000 << (e & 1)) & small));
+}
 // Bits at `from` of every byte, moved to `to`: `mask` cuts what crosses from the neighbour.
 INLINE mb move_bits(mb v, int from, int to, int mask) {
   mh h = (mh)v;
@@ -36,7 +49,7 @@ INLINE mb move_bits(mb v, int from, int to, int mask) {
 typedef struct {
   int offset_log2;  // stored integer = true integer + 2^offset_log2; 0: none
   int minimum;      // a minimum per block is added
-  int high;         // extra bits beyond the nibble
+  int high;         // extra bits beyond the nibble (of Q3_K: beyond two bits)
 } kind_t;
 
 INLINE kind_t kind_of(int kind) {
@@ -46,17 +59,46 @@ INLINE kind_t kind_of(int kind) {
   case Q5_0: return (kind_t){4, 0, 1};
   case Q5_1: case Q5_K: return (kind_t){0, 1, 1};
   case Q6_K: return (kind_t){5, 0, 2};
-  default: return (kind_t){SIGNED_WEIGHTS ? 0 : 7, 0, 0};  // Q8_0
+  case Q2_K: return (kind_t){0, 1, 0};
+  case Q3_K: return (kind_t){2, 0, 1};
+  default: return (kind_t){SIGNED_WEIGHTS ? 0 : 7, 0, 0};  // bytes, and nibbles that name bytes
   }
 }
 
 // Integers of group j (four inputs) of V outputs. q: nibbles or bytes, h: extra bits, at this lane.
 INLINE mb group(int kind, const u8 *q, const u8 *h, int j) {
-  if (kind == Q8_0) return ld_mb(q + j * 64) ^ (u8)(SIGNED_WEIGHTS ? 128 : 0);
+  if (is_bytes(kind)) return ld_mb(q + j * 64) ^ (u8)(SIGNED_WEIGHTS ? 128 : 0);
+  if (is_two_bits(kind)) {
+    mb w = move_bits(ld_mb(q + (j >> 2) * 64), 2 * (j & 3), 0, 3);
+    if (kind == Q3_K) w |= move_bits(ld_mb(h), j, 2, 4);
+    return w;
+  }
   mb w = move_bits(ld_mb(q + (j & 3) * 64), j >= 4 ? 4 : 0, 0, 15);
+  if (is_named(kind)) return look_up(named_values(kind), w) ^ (u8)(SIGNED_WEIGHTS ? 128 : 0);
   if (kind_of(kind).high == 1) w |= move_bits(ld_mb(h), j, 4, 16);
   if (kind_of(kind).high == 2) w |= move_bits(ld_mb(h + (j >> 2) * 64), 2 * (j & 3), 4, 48);
   return w;
+}
+
+// Minus the sum of the integers of one half of a block, and the sum of the values that they mean.
+INLINE i32 half_neg(const scale_t *s, int half) { return half ? s->neg2 : s->neg - s->neg2; }
+INLINE float half_sum(const scale_t *s, int half) { return s->d * (float)-half_neg(s, half); }
+
+// What the integers of a block (or a half of it) are multiplied by, and its minimum. sd, sm: of the
+// super-block.
+INLINE mf block_scale(int kind, int half, const u8 *b, int o, mf sd) {
+  if (kind == Q2_K) return sd * bytes_to_f32_masked(b + 16 * half + o, 0, 15);
+  if (has_halves(kind)) return sd * bytes_to_f32(b + 16 * half + o, 1);
+  if (kind == IQ4_XS) return sd * bytes_to_f32(b + o, 1);
+  if (kind == MXFP4) return half_powers(b + o);
+  return super_bytes(kind) ? sd * bytes_to_f32(b + o, 0) : half_to_f32(b + 2 * o);
+}
+INLINE mf block_minimum(int kind, int half, const u8 *b, int o, mf sm) {
+  if (kind == Q2_K) return sm * bytes_to_f32_masked(b + 16 * half + o, 4, 15);
+  return super_bytes(kind) ? sm * bytes_to_f32(b + 16 + o, 0) : half_to_f32(b + 32 + 2 * o);
+}
+INLINE mf super_scale(int kind, const u8 *b, int o) {
+  return kind == SCALED ? ld_mf((const float *)b + o) : half_to_f32(b + 2 * o);
 }
 
 // Adds the products of groups first .. last - 1 to acc[r], scaled by d (and minimum m).
@@ -65,8 +107,7 @@ INLINE void dot_groups(int kind, int R, const u8 *q, const u8 *h, int first, int
   const kind_t is = kind_of(kind);
   idot sum[VR];
   UNROLL for (int r = 0; r < R; r++) {
-    i32 neg = as[r].neg;
-    if (kind == Q6_K) neg = first ? as[r].neg2 : neg - as[r].neg2;
+    const i32 neg = has_halves(kind) ? half_neg(as + r, first != 0) : as[r].neg;
     sum[r] = dot_start(is.offset_log2 ? ((mi){} + neg) << is.offset_log2 : (mi){});
   }
   UNROLL for (int j = first; j < last; j++) {
@@ -75,7 +116,7 @@ INLINE void dot_groups(int kind, int R, const u8 *q, const u8 *h, int first, int
   }
   UNROLL for (int r = 0; r < R; r++) {
     acc[r] += __builtin_convertvector(dot_value(sum[r]), mf) * (d * as[r].d);
-    if (is.minimum) acc[r] += m * as[r].sum;
+    if (is.minimum) acc[r] += m * (has_halves(kind) ? half_sum(as + r, first != 0) : as[r].sum);
   }
 }
 
@@ -93,24 +134,20 @@ INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, con
     const scale_t *s = as;
     for (int k = 0; k < blocks; k++, b += bytes, q += stride * 64, s += stride) {
       if (head && k % 8 == 0) {
-        sd = half_to_f32(b + 2 * o);
-        if (kind != Q6_K) sm = -half_to_f32(b + 32 + 2 * o);
+        sd = super_scale(kind, b, o);
+        if (kind_of(kind).minimum) sm = -half_to_f32(b + 32 + 2 * o);
         b += head;
       }
       // Tiles are read in order, but with many rows too slowly for the hardware to see it.
       UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(b + AHEAD + i, 0, 3);
-      const u8 *h = b + (kind == Q4_1 || kind == Q5_1 ? 64 : 32) + o * 4;
-      const u8 *n = h + (kind_of(kind).high == 1 ? 64 : kind_of(kind).high == 2 ? 128 : 0);
-      if (kind == Q6_K) {
-        dot_groups(kind, R, n, h, 0, 4, sd * bytes_to_f32(b + o, 1), sm, q, s, acc);
-        dot_groups(kind, R, n, h, 4, 8, sd * bytes_to_f32(b + 16 + o, 1), sm, q, s, acc);
-        continue;
+      const u8 *h = b + high_at(kind) + o * 4, *n = b + integers_at(kind) + o * 4;
+      const int halves = has_halves(kind) ? 2 : 1;
+      UNROLL for (int i = 0; i < halves; i++) {
+        mf m = {};
+        if (kind_of(kind).minimum) m = block_minimum(kind, i, b, o, sm);
+        dot_groups(kind, R, n, h, i * 4, halves == 2 ? i * 4 + 4 : 8,
+                   block_scale(kind, i, b, o, sd), m, q, s, acc);
       }
-      mf d, m = {};
-      if (head) d = sd * bytes_to_f32(b + o, 0), m = sm * bytes_to_f32(b + 16 + o, 0);
-      else d = half_to_f32(b + 2 * o);
-      if (kind == Q4_1 || kind == Q5_1) m = half_to_f32(b + 32 + 2 * o);
-      dot_groups(kind, R, n, h, 0, 8, d, m, q, s, acc);
     }
     UNROLL for (int r = 0; r < R; r++) st_mf(y + r * 16 + o, acc[r]);
   }
@@ -165,6 +202,7 @@ INLINE void tile_rows(int kind, int R, const u8 *w, int blocks, const u8 *q, con
   }
 TILE(F32) TILE(F16) TILE(BF16) TILE(Q4_0) TILE(Q4_1) TILE(Q5_0) TILE(Q5_1) TILE(Q8_0)
 TILE(Q4_K) TILE(Q5_K) TILE(Q6_K)
+TILE(Q2_K) TILE(Q3_K) TILE(IQ4_NL) TILE(IQ4_XS) TILE(MXFP4) TILE(SCALED)
 
 // y[R][16] = tile number `tile` of the matrix times the R rows of a panel.
 static void tile_times_panel(const u8 *weights, const mat_t *m, int tile, const acts_t *a,
@@ -177,6 +215,7 @@ static void tile_times_panel(const u8 *weights, const mat_t *m, int tile, const 
 #define CASE(kind) case kind: tile_##kind(R, w, a->blocks, q, s, f, y); break;
   CASE(F32) CASE(F16) CASE(BF16) CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0)
   CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+  CASE(Q2_K) CASE(Q3_K) CASE(IQ4_NL) CASE(IQ4_XS) CASE(MXFP4) CASE(SCALED)
 #undef CASE
   }
 }

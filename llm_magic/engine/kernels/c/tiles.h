@@ -17,7 +17,10 @@
 // all panels, rows are loaded once for both tiles, and sums are scaled some blocks at a time, with the
 // results of a panel in vector registers.
 
-#define SEGMENT 4  // units whose sums are held at once; a unit: a block, of Q6_K half a block
+#define SEGMENT 4  // units whose sums are held at once; a unit: a block, or half of one (has_halves)
+
+// Integers of 8 bits: sums of high and low parts of the inputs are kept apart.
+INLINE int is_apart(int kind) { return is_bytes(kind) || kind == IQ4_NL || kind == IQ4_XS; }
 
 typedef struct {
   u16 weights[SEGMENT][2][512];  // [unit][tile][16 pairs of inputs][16 outputs][2] bfloat16
@@ -28,23 +31,19 @@ typedef struct {
 // The integers of unit `half` of a block, and what they are multiplied by.
 INLINE void spread(int kind, int half, const u8 *b, mf sd, mf sm, u16 *to, mf *d, mf *m) {
   const kind_t is = kind_of(kind);
-  const u8 *h = b + (kind == Q4_1 || kind == Q5_1 ? 64 : 32);
-  const u8 *q = h + (is.high == 1 ? 64 : is.high == 2 ? 128 : 0);
+  const u8 *h = b + high_at(kind), *q = b + integers_at(kind);
   const int minus = is.offset_log2 ? 1 << is.offset_log2 : is.high ? 16 : 0;
   UNROLL for (int j = 0; j < 8; j++) {
     const mi w = (mi)group(kind, q, h, j);
     mi v[4];
     UNROLL for (int i = 0; i < 4; i++)
       v[i] = (mi)__builtin_convertvector((w >> 8 * i & 255) - minus, mf);
-    if (kind == Q6_K && j / 4 != half) v[0] = v[1] = v[2] = v[3] = (mi){};
+    if (has_halves(kind) && j / 4 != half) v[0] = v[1] = v[2] = v[3] = (mi){};
     UNROLL for (int i = 0; i < 4; i += 2)
       *(mi *)(to + (2 * j + i / 2) * 32) = (mi)((mu)v[i] >> 16) | v[i + 1];
   }
-  if (kind == Q6_K) *d = sd * bytes_to_f32(b + 16 * half, 1);
-  else if (super_bytes(kind)) *d = sd * bytes_to_f32(b, 0);
-  else *d = half_to_f32(b);
-  if (super_bytes(kind) && is.minimum) *m = sm * bytes_to_f32(b + 16, 0);
-  else if (is.minimum) *m = half_to_f32(b + 32);
+  *d = block_scale(kind, half, b, 0, sd);
+  if (is.minimum) *m = block_minimum(kind, half, b, 0, sm);
 }
 
 // A unit with two tiles: both parts of the rows into one register each (c, d), or apart into two
@@ -92,10 +91,10 @@ INLINE void add_sums(const tiles_t *t, int kind, int tile, int units, int per, c
     const mf d = t->scale[u][tile], m = t->minimum[u][tile];
     UNROLL for (int r = 0; r < 16; r++) {
       mf sum = ld_mf(sums + r * 16);
-      if (kind == Q8_0) sum += ld_mf(low + r * 16);
+      if (is_apart(kind)) sum += ld_mf(low + r * 16);
       else if (is.minimum && is.high) sum += (float)(-16 * s[r].neg);
       acc[r] += sum * (d * s[r].d);
-      if (is.minimum) acc[r] += m * s[r].sum;
+      if (is.minimum) acc[r] += m * (per == 2 ? half_sum(s + r, u % 2) : s[r].sum);
     }
   }
   UNROLL for (int r = 0; r < 16; r++) st_mf(y + r * 16, acc[r]);
@@ -107,7 +106,7 @@ INLINE void add_sums(const tiles_t *t, int kind, int tile, int units, int per, c
 INLINE void pair_int(int kind, const u8 *w, const acts_t *a, int n, int panel0, int panel1,
                      float *y) {
   const int head = super_bytes(kind), bytes = block_bytes(kind), blocks = a->blocks;
-  const int per = kind == Q6_K ? 2 : 1;
+  const int per = has_halves(kind) ? 2 : 1;
   const u8 *b[2] = {w, w + tile_bytes(kind, blocks)};
   mf sd[2] = {}, sm[2] = {};
   tiles_t t __attribute__((aligned(64)));
@@ -118,8 +117,8 @@ INLINE void pair_int(int kind, const u8 *w, const acts_t *a, int n, int panel0, 
       for (int i = 0; i < 2; i++) {
         const int half = u % per;
         if (head && !half && (k + u / per) % 8 == 0) {
-          sd[i] = half_to_f32(b[i]);
-          if (kind != Q6_K) sm[i] = -half_to_f32(b[i] + 32);
+          sd[i] = super_scale(kind, b[i], 0);
+          if (kind_of(kind).minimum) sm[i] = -half_to_f32(b[i] + 32);
           b[i] += head;
         }
         if (!half)
@@ -131,7 +130,7 @@ INLINE void pair_int(int kind, const u8 *w, const acts_t *a, int n, int panel0, 
       const int R = panel_rows(n, p);
       const scale_t *s = panel_s(a, p) + (i64)k * R;
       float *to = y + (p - panel0) * 512;
-      multiply(&t, units, per, kind == Q8_0, (const u16 *)panel_q(a, p) + (i64)k * 1024);
+      multiply(&t, units, per, is_apart(kind), (const u16 *)panel_q(a, p) + (i64)k * 1024);
       add_sums(&t, kind, 0, units, per, s, R, to);
       add_sums(&t, kind, 1, units, per, s, R, to + 256);
     }
@@ -144,6 +143,7 @@ INLINE void pair_int(int kind, const u8 *w, const acts_t *a, int n, int panel0, 
     pair_int(kind, w, a, n, panel0, panel1, y);                                                  \
   }
 PAIR(Q4_0) PAIR(Q4_1) PAIR(Q5_0) PAIR(Q5_1) PAIR(Q8_0) PAIR(Q4_K) PAIR(Q5_K) PAIR(Q6_K)
+PAIR(Q2_K) PAIR(Q3_K) PAIR(IQ4_NL) PAIR(IQ4_XS) PAIR(MXFP4) PAIR(SCALED)
 
 // y[panel][2][MR][16]: a pair of tiles times some panels, each by the way that it is packed for.
 static void pair_times_panels(const u8 *weights, const mat_t *m, int pair, const acts_t *a, int n,
@@ -154,6 +154,7 @@ static void pair_times_panels(const u8 *weights, const mat_t *m, int pair, const
   if (whole > panel0) switch (m->kind) {
 #define CASE(kind) case kind: pair_##kind(w, a, n, panel0, whole, y); break;
     CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+    CASE(Q2_K) CASE(Q3_K) CASE(IQ4_NL) CASE(IQ4_XS) CASE(MXFP4) CASE(SCALED)
 #undef CASE
   }
   for (int p = whole; p < panel1; p++)
