@@ -35,7 +35,7 @@ LEVELS = {
         {"__main__", ""},  # "" is the package itself: its lazy names reach everywhere
     ),
     "engine": (
-        {"gguf"},
+        {"gguf", "lowbit"},
         {"quants"},
         {"tokenizer", "arch", "device", "heap", "gate"},
         {"forward"},
