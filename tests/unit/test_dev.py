@@ -131,14 +131,6 @@ def test_lint_runs_every_check_and_fails_if_one_does(checkout, fault, name):
     ]
 
 
-def test_the_fuzzers_get_a_minute_each_unless_told_otherwise(checkout):
-    python = checkout / ".venv" / "bin" / "python"
-    python.write_text(FAKE_PYTHON + 'echo "fuzz ${LLM_MAGIC_FUZZ:-}" >>"$LOG"\n')
-    for given, budget in (({}, "60s"), ({"LLM_MAGIC_FUZZ": "5"}, "5")):
-        calls = dev(checkout, "test", **given)[1]
-        assert calls[calls.index("-m pytest tests/fuzz") + 1] == f"fuzz {budget}"
-
-
 def test_the_documentation_has_a_set_up_of_its_own(checkout):
     dev(checkout, "setup")
     _, calls, _ = dev(checkout, "docs")

@@ -1,5 +1,6 @@
 """Ground rules of the repository: what is tracked, how large it is, what a wheel holds."""
 
+import ast
 import json
 import re
 import subprocess
@@ -85,6 +86,14 @@ def test_no_folder_has_more_than_thirty_modules_scripts_and_styles():
     large = {str(f.relative_to(ROOT)): n for f, n in counts.items() if n > 30}
     assert len(counts) > 15
     assert not large
+
+
+def test_no_test_imports_from_another():
+    for path in (ROOT / "tests").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            assert not module.split(".")[-1].startswith("test_"), f"{path.name}:{node.lineno}"
 
 
 # ----------------------------------------------------------------------------- notebooks
