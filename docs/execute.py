@@ -1,5 +1,6 @@
-"""Executes notebooks in docs mode and writes their outputs back: what is committed, and what nbval
-compares with. Without arguments all of notebooks/, else the files named.
+"""Executes notebooks in docs mode and saves their outputs, which nbval compares in every test run.
+
+Without arguments it executes all of notebooks/, else the files that are named.
 
     .venv/bin/python docs/execute.py [NOTEBOOK...]
 """

@@ -1,8 +1,8 @@
-"""Pictures for README and documentation: `python docs/pictures.py`.
+"""Makes the pictures of README and documentation: `python docs/pictures.py`.
 
-Comes in: JupyterLab, Chromium and the embedded model, all real. Goes out: docs/images/*.png, each
-at most 150 kB: a window with a `%%llm` cell and a chat, the tokens of an answer, and the live view
-with a branch, in both themes.
+They are screenshots of a real JupyterLab with the embedded model, each at most 150 kB: a window
+with a `%%llm` cell and a chat, the tokens of an answer, and the live view with a branch, in both
+themes. They are written to docs/images.
 """
 
 import importlib

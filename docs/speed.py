@@ -6,7 +6,7 @@
                                                    measure first (smollm2 gemma3-270m random-1b)
 
 Afterwards run docs/execute.py on notebooks/02-speed.ipynb: it shows the same numbers. Measure on a
-machine that does nothing else; peers that are installed are measured beside us.
+machine that does nothing else. Peers that are installed are measured in the same run.
 """
 
 import argparse

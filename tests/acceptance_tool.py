@@ -1,11 +1,9 @@
-"""Ties acceptance.md to the tests: which test proves which row.
+"""Checks acceptance.md against the tests: which test proves which row.
 
-What comes in: the ids (data/ids.txt), the table (acceptance.md) and the source of all tests, which
-is parsed, never imported. What goes out: the ids that each test claims, and faults of the table.
-
-A test claims an id by its name (`test_B085_...`, `test_TG13_...`, `test_LC40a_...`), by a comment
-or its docstring inside the function, or by a comment right above it. A comment elsewhere at module
-level, say in a table of inputs, claims it for the whole file.
+The ids are in data/ids.txt. The source of the tests is parsed, never imported. A test claims an id
+in a comment or docstring inside the function, in a comment right above it, in a marker's argument
+(`@pytest.mark.proves("F240")`), or in its name. A comment elsewhere at module level, for example in
+a table of inputs, claims the id for the whole file.
 
     python tests/acceptance_tool.py            check, exit 1 on a fault
     python tests/acceptance_tool.py --write    fill the column "tests", keep notes typed by hand
@@ -89,7 +87,8 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _tests(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int, str, str]]:
-    """(first line, last line, name, docstring) of each test, the comments right above included."""
+    """(first line, last line, name, docstring and markers) of each test. The span of lines includes
+    the comments right above."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
             for inner in node.body:
@@ -107,9 +106,17 @@ def _span(
     node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, lines: list[str]
 ) -> tuple[int, int, str, str]:
     first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    marked = [
+        str(argument.value)
+        for mark in node.decorator_list
+        if isinstance(mark, ast.Call) and getattr(mark.func, "attr", "") == "proves"
+        for argument in mark.args
+        if isinstance(argument, ast.Constant)
+    ]
     while first > 1 and lines[first - 2].lstrip().startswith("#"):
         first -= 1
-    return first, node.end_lineno or node.lineno, name, ast.get_docstring(node) or ""
+    text = " ".join([ast.get_docstring(node) or "", *marked])
+    return first, node.end_lineno or node.lineno, name, text
 
 
 # ----------------------------------------------------------------------------- the table

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the two real models, the references, what is required to be there."""
+"""Fixtures of all tests: the two real models, the reference values, and required tools."""
 
 import os
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-# A job in the background of a shell inherits an ignored SIGINT, and interrupts are part of what is
-# tested: here and in the kernels that tests start.
+# A background job of a shell inherits an ignored SIGINT. The tests need it, here and in the kernels
+# that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,8 +1,7 @@
-"""A real JupyterLab or Notebook 7 with a real kernel, driven through Debian's Chromium.
+"""A real JupyterLab or Notebook 7 with a real kernel, driven through Chromium.
 
-Comes in: cells and what a person does. Goes out: what the page shows, and the saved notebook. The
-server runs on a free port of the loopback interface, with settings, runtime files and IPython
-profile in a temporary folder, so that nothing of the machine's user takes part.
+The server runs on a free port of the loopback interface. Its settings, runtime files and IPython
+profile lie in a temporary folder, so that the user's own settings play no part.
 """
 
 import json

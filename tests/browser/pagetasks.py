@@ -1,14 +1,10 @@
-"""How long the tasks of a page take, from Chromium's trace.
+"""How long the tasks of a page's main thread take, in milliseconds of CPU, from Chromium's trace.
 
-Comes in: a page and something that happens on it. Goes out: its main thread's tasks in milliseconds
-of CPU, longest first.
-
-The processor's clock and not the wall's: on two cores the browser, the server, the kernel and
-others take turns, and what a task waited for its turn is not its own. (Warm code takes the same by
-this clock beside four busy processes: 9.5-10.6 ms, where it takes 9.3-10.7 without.) Tasks that
-serve the test's own questions to the page, messages of the developer tools, do not count. So `work`
-should ask nothing that would do the page's work for it, as reading a height lays out the page:
-keys, clicks and `Notebook.quiet` are fine.
+CPU time is measured, not wall time: on two cores the browser, the server and the kernel wait for
+each other. (Warm code takes 9.5-10.6 ms by this clock beside four busy processes, and 9.3-10.7
+without.) Tasks that answer the test's own questions to the page do not count. So `work` should ask
+nothing that makes the page lay itself out, such as the height of an element; keys, clicks and
+`Notebook.quiet` are fine.
 
 What a task does, it does every time; what falls into it by chance (the browser collects its
 garbage, a neighbour empties the processor's caches) it does not: a task of 39 ms was once seen with

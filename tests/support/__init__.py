@@ -1,1 +1,1 @@
-"""What several tests share: toy models, fakes, cut texts, schemas, the oracle of the kernels."""
+"""Parts that several tests use: toy models, fakes, cut texts, schemas, oracles, HTML audit."""

@@ -1,4 +1,4 @@
-"""Hostile HTML, and an audit that finds what of it would come through."""
+"""Hostile HTML strings, and an audit of what a page lets through."""
 
 import re
 from html.parser import HTMLParser

@@ -39,7 +39,7 @@ def test_write_changes_no_row_that_agrees():
     ]
 
 
-def test_claims_come_from_names_comments_and_docstrings(tmp_path):
+def test_claims_come_from_names_comments_docstrings_and_markers(tmp_path):
     source = '''
         CASES = [
             "x",  # TG-3
@@ -54,6 +54,10 @@ def test_claims_come_from_names_comments_and_docstrings(tmp_path):
 
         def test_B085_file_and_LB12(): ...
 
+        @pytest.mark.proves("F240", "TG-10")
+        @pytest.mark.other("TG-11")
+        def test_marked(): ...
+
         class TestThings:
             def test_inner(self):
                 pass  # TG-8
@@ -66,6 +70,8 @@ def test_claims_come_from_names_comments_and_docstrings(tmp_path):
     found = tool.claims(tmp_path / "tests")
     assert found == {
         "B085": ["tests/test_x.py::test_B085_file_and_LB12"],
+        "F240": ["tests/test_x.py::test_marked"],
+        "TG-10": ["tests/test_x.py::test_marked"],
         "LB-12": ["tests/test_x.py::test_B085_file_and_LB12"],
         "LC-40a": ["tests/test_x.py::test_above"],
         "TG-3": ["tests/test_x.py"],
