@@ -1,18 +1,21 @@
-r"""Text that nobody vouches for, as safe HTML that reads well in light, in dark and without style.
+r"""Untrusted text as safe HTML that reads well in light, in dark and without style.
 
-Comes in: text written by models, tools, files and people. Goes out: HTML fragments. It must not
-know replies, tokens or IPython. markdown-it, nh3 and pygments are imported on first use.
+The text comes from models, tools, files and people. Three rules hold for every fragment:
 
-Three rules hold for every fragment. All text is escaped, and Markdown passes an allow-list after it
-was rendered with HTML switched off. Colours are hex, and what sets a background sets its own text
-colour, because untrusted notebooks and web viewers drop variables and media queries; where a style
-element survives, `style()` softens the same fragments for dark themes. Dollar signs outside of
-mathematics are fenced off, because notebooks typeset every `$...$` of an HTML output.
+- All text is escaped. Markdown is rendered with HTML switched off and then passes an allow-list.
+- Colours are hex, and what sets a background sets its own text colour, because untrusted notebooks
+  and web viewers drop variables and media queries. Where a style element survives, `style()`
+  softens the same fragments for dark themes.
+- Dollar signs outside of formulas are fenced off, because notebooks typeset every `$...$` of an
+  HTML output.
+
+markdown-it, nh3 and pygments are imported on first use.
 """
 
 import functools
 import html as _html
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -167,30 +170,108 @@ def wrap(*parts: str, themed: bool = False, extra: dict[str, str] | None = None)
 # ----------------------------------------------------------------------------- dollars and formulas
 
 # Formulas, in the spellings that models use. A single dollar opens one only as in Pandoc (no blank
-# inside at either end, no digit after it), and not as an amount: `$5` needs TeX beside it.
-# The bounds keep a text of nothing but openers from being scanned quadratically.
-_FORMULA = (
+# inside at either end, no digit after it), and not as an amount: `$5` needs TeX beside it. Each
+# pattern ends at the next dollar, so a text of nothing but openers takes linear time.
+_DOLLAR_FORMULA = re.compile(
     r"\$\$(?:[^$\\]|\\.)+?\$\$"
-    r"|\\\[.{1,1500}?\\\]|\\\(.{1,500}?\\\)"
-    r"|\\begin\{(?P<env>[a-zA-Z]+\*?)\}.{1,1500}?\\end\{(?P=env)\}"
     r"|\$(?![\s$\d])(?:[^$\\\n]|\\.|\n(?!\s*\n))*?(?<![\s\\])\$(?!\d)"
-    r"|\$(?=\d[^$\n]*[\\^_=])(?:[^$\\\n]|\\.)*?(?<![\s\\])\$(?!\d)"
+    r"|\$(?=\d[^$\n]*[\\^_=])(?:[^$\\\n]|\\.)*?(?<![\s\\])\$(?!\d)",
+    re.DOTALL,
 )
-_FORMULA_AT = re.compile(_FORMULA, re.DOTALL)
-_CODE_OR_DOLLAR = re.compile(
-    r"(?P<keep>^[ ]{0,3}(?P<fence>`{3,}|~{3,})[^\n]*\n.*?(?:^[ ]{0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
-    r"|(?<!`)(?P<tick>`+)(?!`)(?:(?!\n[ \t]*\n).)+?(?<!`)(?P=tick)(?!`)"
-    rf"|\\\$|{_FORMULA})|\$",
-    re.DOTALL | re.MULTILINE,
-)
+_BEGIN = re.compile(r"\\begin(\{[a-zA-Z]{1,40}\*?\})")
+# The most characters of a formula between \[ and \], \( and \), \begin and \end.
+_LONGEST = {"\\[": 1_500, "\\(": 500, "\\begin": 1_500}
+
+
+def _formula_end(text: str, at: int) -> int | None:
+    """The place behind the formula that begins at `at`; None if none does."""
+    if text.startswith("$", at):
+        match = _DOLLAR_FORMULA.match(text, at)
+        return match.end() if match else None
+    opener = text[at : at + 2]
+    if opener in ("\\[", "\\("):
+        inside, closer = at + 2, {"\\[": "\\]", "\\(": "\\)"}[opener]
+    elif begin := _BEGIN.match(text, at):
+        opener, inside, closer = "\\begin", begin.end(), f"\\end{begin[1]}"
+    else:
+        return None
+    end = text.find(closer, inside + 1, inside + _LONGEST[opener] + len(closer))
+    return None if end < 0 else end + len(closer)
+
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+# Where something begins that decides about dollars: code, an escape, a formula.
+_PLACE = re.compile(r"`+|\\[`$\\]|\$|\\(?=[(\[]|begin\b)")
 
 
 def escape_dollars(markdown: str) -> str:
-    """Markdown in which no dollar amount becomes a formula; code and formulas stay as they are.
+    r"""Markdown in which no dollar amount becomes a formula; code and formulas stay as they are.
 
     Only for payloads of type text/markdown: a reply's text and a prompt never pass through here.
+
+    >>> escape_dollars("It costs $5, `$x` is code and $x^2$ a formula.")
+    'It costs \\$5, `$x` is code and $x^2$ a formula.'
     """
-    return _CODE_OR_DOLLAR.sub(lambda m: m["keep"] or "\\$", markdown)
+    if "$" not in markdown:
+        return markdown
+    out: list[str] = []
+    prose: list[str] = []
+    fence = ""
+    for line in markdown.splitlines(keepends=True):
+        match = _FENCE.match(line)
+        if fence:
+            out.append(line)
+            if match and match[1].startswith(fence) and not line[match.end() :].strip():
+                fence = ""
+        elif match:
+            out += [_escape_prose("".join(prose)), line]
+            prose.clear()
+            fence = match[1]
+        else:
+            prose.append(line)
+    return "".join([*out, _escape_prose("".join(prose))])
+
+
+def _escape_prose(text: str) -> str:
+    """Markdown without fenced code: its dollars outside of code spans and formulas escaped."""
+    if "$" not in text:
+        return text
+    code_end = _code_spans(text)
+    out: list[str] = []
+    done = at = 0
+    while place := _PLACE.search(text, at):
+        start, at = place.span()
+        if place[0][0] == "`":
+            at = code_end(start, at)
+        elif place[0] in ("$", "\\"):
+            end = _formula_end(text, start)
+            if end is not None:
+                at = end
+            elif place[0] == "$":
+                out += [text[done:start], "\\$"]
+                done = at
+    return "".join([*out, text[done:]])
+
+
+def _code_spans(text: str) -> Callable[[int, int], int]:
+    """A function from the backticks at [start, end) to the end of the code that they begin.
+
+    Backticks that begin no code end where they are. Code ends at the next run of as many backticks
+    in the same paragraph.
+    """
+    runs: dict[int, list[int]] = {}
+    for run in re.finditer("`+", text):
+        runs.setdefault(run.end() - run.start(), []).append(run.start())
+    breaks = [gap.start() for gap in re.finditer(r"\n[ \t]*(?=\n)", text)]
+
+    def end_of(start: int, end: int) -> int:
+        same = runs.get(end - start, [])
+        i, j = bisect_left(same, end), bisect_left(breaks, end)
+        if i == len(same) or (j < len(breaks) and breaks[j] < same[i]):
+            return end
+        return same[i] + end - start
+
+    return end_of
 
 
 # ----------------------------------------------------------------------------- code
@@ -344,12 +425,12 @@ def _image(token: Any) -> str:
 def _formula(state: "StateInline", silent: bool) -> bool:
     if state.src[state.pos] not in "$\\":
         return False
-    match = _FORMULA_AT.match(state.src, state.pos)
-    if match is None:
+    end = _formula_end(state.src, state.pos)
+    if end is None:
         return False
     if not silent:
-        state.push("formula", "", 0).content = match[0]
-    state.pos = match.end()
+        state.push("formula", "", 0).content = state.src[state.pos : end]
+    state.pos = end
     return True
 
 
@@ -358,13 +439,13 @@ def _formula_block(state: "StateBlock", start: int, end: int, silent: bool) -> b
     begin = state.bMarks[start] + state.tShift[start]
     if state.is_code_block(start) or not state.src.startswith(("$$", "\\[", "\\begin{"), begin):
         return False
-    match = _FORMULA_AT.match(state.src, begin)
-    if match is None or match.end() > state.eMarks[end - 1]:
+    stop = _formula_end(state.src, begin)
+    if stop is None or stop > state.eMarks[end - 1]:
         return False
-    last = next(line for line in range(start, end) if state.eMarks[line] >= match.end())
-    if state.src[match.end() : state.eMarks[last]].strip():
+    last = next(line for line in range(start, end) if state.eMarks[line] >= stop)
+    if state.src[stop : state.eMarks[last]].strip():
         return False
     if not silent:
-        state.push("formula_block", "", 0).content = match[0]
+        state.push("formula_block", "", 0).content = state.src[begin:stop]
         state.line = last + 1
     return True
