@@ -383,7 +383,7 @@ def _reply_out(
     if reply.choices is not None:
         out["choices"] = {text: round(p, 6) for text, p in reply.choices.items()}
     if reply.trace:
-        out["trace"] = [asdict(record) for record in reply.trace]
+        out["trace"] = [to_json(asdict(record)) for record in reply.trace]
     if reply.branches and depth < MAX_BRANCH_DEPTH:
         out["branches"] = [
             [at, _reply_out(branch, False, room, (reply, at) if written else None, depth + 1)]

@@ -27,7 +27,7 @@ def report():
 
 def test_the_view_has_a_table_and_text_and_what_peers_are_called_is_only_text(report):
     data = bench_command.BenchView(report)._repr_mimebundle_()
-    assert "<td>prefill 512</td>" in data["text/html"]
+    assert ">prefill 512</td>" in data["text/html"]
     assert "peer &lt;b&gt;" in data["text/html"]
     assert "<b>" not in data["text/html"]
     assert data["text/plain"] == repr(report)

@@ -118,7 +118,7 @@ def test_compare_two_texts(shell: InteractiveShell, script: Scoring) -> None:
     data = command(shell, 'compare --score "a b c" "a b d e"')
     assert "perplexity" in data["text/plain"]
     assert "the same for 2 tokens, then: ␣c | ␣d" in data["text/plain"]
-    assert "probability from 90%" in shown(data["text/html"])
+    assert "probability 90% or more" in shown(data["text/html"])
 
 
 def test_compare_two_replies_by_name(shell: InteractiveShell, script: Scoring) -> None:

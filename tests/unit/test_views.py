@@ -383,7 +383,7 @@ def test_constrained_tokens_show_what_was_forbidden() -> None:
     page = logprobs.heat(Reply("a", tokens=(token,)))
     assert "✗ b" in page
     assert "30% forbidden" in page
-    assert "probability without the constraint from" in page
+    assert "probability without the constraint 90%" in page
     assert "the constraint" not in logprobs.heat(reply_of(3, 0))
 
 

@@ -12,17 +12,16 @@ from .summary import model_name, setting, speed
 
 
 def fragment(replies: Sequence[Reply], titles: Sequence[str]) -> str:
-    """A table with one column per reply: shaded text, then the numbers, then where they part."""
+    """A table with one column per reply (shaded text and numbers), then where they part."""
     width = 100 // max(1, len(replies))
     cell = f'style="vertical-align:top;text-align:left;width:{width}%"'
     heads = "".join(f"<th {cell}>{html.text(t)}</th>" for t in titles)
-    texts = "".join(f"<td {cell}>{_text(r)}</td>" for r in replies)
-    numbers = "".join(f"<td {cell}>{html.note(*facts(r))}</td>" for r in replies)
+    # One row: notebooks give every second one a background.
+    texts = "".join(f"<td {cell}>{_text(r)}{html.note(*facts(r))}</td>" for r in replies)
     table = (
-        '<table class="lm-compare" style="width:100%;margin:4px 0"><thead><tr>'
-        + heads + "</tr></thead><tbody><tr>" + texts + "</tr><tr>" + numbers
-        + "</tr></tbody></table>"
-    )  # fmt: skip
+        f'<table class="lm-compare" style="width:100%;margin:4px 0"><thead><tr>{heads}</tr></thead>'
+        f"<tbody><tr>{texts}</tr></tbody></table>"
+    )
     run = [token for reply in replies for token in reply.tokens]
     legend = logprobs.legend(run) if any(t.logprob is not None for t in run) else ""
     return table + html.note(html.text(parting(replies))) + legend

@@ -46,7 +46,7 @@ _CODE = {
 }
 _DARK = ":is([data-jp-theme-light=false],[data-theme=dark],.vscode-dark,.theme-dark)"
 _RULES = {
-    # Notebooks align every table of an output to the right, which is wrong for words.
+    # The tables of an answer: notebooks align them to the right.
     ".llm-magic :is(th,td):not([style])": "text-align:left!important",
     # A shaded token has a line of its own below it, as thick as its step of the scale.
     ".llm-magic :is(ins,mark)": "text-decoration:none",
@@ -120,13 +120,15 @@ def table(
 ) -> str:
     """A plain table of HTML cells. `numbers`: columns that are right-aligned.
 
-    It has a box to scroll in where a page is narrow: notebooks would cut it.
+    It has a box to scroll in where a page is narrow: notebooks would cut it. Each cell says its
+    alignment itself, because notebooks align every table of an output to the right, which is wrong
+    for words.
     """
 
     def line(tag: str, cells: Sequence[str]) -> str:
-        right = ' style="text-align:right"'
         return "<tr>" + "".join(
-            f"<{tag}{right if i in numbers else ''}>{cell}</{tag}>" for i, cell in enumerate(cells)
+            f'<{tag} style="text-align:{"right" if i in numbers else "left"}">{cell}</{tag}>'
+            for i, cell in enumerate(cells)
         )
 
     return (

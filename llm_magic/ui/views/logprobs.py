@@ -152,12 +152,12 @@ def _summary(reply: Reply) -> str:
 
 def legend(run: Sequence[Token], summary: str = "") -> str:
     """What the shades of these tokens mean, behind a summary."""
-    names = ("90% or more", "50%", "20%", "5%", "1%", "less")
+    names = ("90% or more", "from 50%", "20%", "5%", "1%", "less")
     steps = [_paint(s, name) for s, name in zip(SCALE, names, strict=True)]
     if any(t.logprob is None for t in run) and _scored(run):
         steps.append(_paint(UNKNOWN, "unknown"))
     free = "without the constraint " if any(t.masked for t in run) else ""
-    return html.note(summary, f"probability {free}from " + " ".join(steps), quiet=False)
+    return html.note(summary, f"probability {free}" + " ".join(steps), quiet=False)
 
 
 def _paint(step: Shade, inner: str, title: str = "") -> str:
