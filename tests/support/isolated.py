@@ -60,7 +60,7 @@ def _one_child(
     """Run one child from seed `at`; returns the seed to go on with."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     child = subprocess.Popen(
-        [sys.executable, __file__, module, str(at), str(stop), str(memory)],
+        [sys.executable, "-m", "support.isolated", module, str(at), str(stop), str(memory)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip

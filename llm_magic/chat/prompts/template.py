@@ -26,6 +26,7 @@ from llm_magic.events import Message, ToolCall, ToolSpec
 
 from ..parsing.syntax import ReasoningTags, detect_reasoning, detect_syntax, opens_reasoning
 from . import adapt, sandbox
+from .budget import Overrun, budgeted
 from .entries import Support, append_text, message_entries, tool_entry
 from .turn_formats import PRESETS
 
@@ -65,6 +66,10 @@ def needs_bos(text: str, bos: str | None, add_bos: bool) -> bool:
     """Whether the tokenizer has to put a BOS before this prompt: it is told to add one and the
     template has not written it. A BOS that a template writes is never taken away."""
     return add_bos and not (bos and text.startswith(bos))
+
+
+class TemplateOverrun(TemplateError):
+    """The template asked for more steps, memory or time than one request has."""
 
 
 class Template:
@@ -130,8 +135,14 @@ class Template:
         job = _Job(
             self, tuple(tools), add_generation_prompt, bool(thinking), kwargs or {}, continue_final
         )
+        with budgeted():  # one for the whole request, probes and the search for a culprit included
+            return self._rendered(job, messages)
+
+    def _rendered(self, job: "_Job", messages: tuple[Message, ...]) -> Rendered:
         try:
             return job.render(messages)
+        except TemplateOverrun:
+            raise
         except TemplateError as error:
             if error.index is None:
                 error.index = job.blame(messages, str(error))
@@ -152,6 +163,8 @@ class Template:
             return sandbox.render(self._compiled, variables)
         except sandbox.Refused as e:
             raise TemplateError(str(e)) from None
+        except Overrun as e:
+            raise TemplateOverrun(f"the chat template needs too much: {e}") from None
         except TemplateError:
             raise
         except Exception as e:  # a template can fail in any way that Python can
@@ -161,7 +174,9 @@ class Template:
     def _compiled(self) -> jinja2.Template:
         assert self.source is not None
         try:
-            return sandbox.environment().from_string(self.source)
+            return sandbox.compiled(self.source)
+        except Overrun as e:
+            raise TemplateOverrun(f"the chat template needs too much: {e}") from None
         except Exception as e:  # syntax errors, and whatever a hostile source makes of the parser
             raise TemplateError(f"the chat template cannot be compiled: {named(e)}") from e
 
@@ -269,6 +284,8 @@ class _Job:
         before = entries[:-1] if self.continued else entries
         try:
             head = self._run(variables, before, False, mark, end).replace(mark, "")
+        except TemplateOverrun:
+            raise
         except TemplateError:
             head = ""
         return (
@@ -300,6 +317,8 @@ class _Job:
         for n in range(1, min(len(messages), 64) + 1):
             try:
                 job.render(messages[:n])
+            except TemplateOverrun:
+                return None
             except TemplateError as error:
                 if str(error) == reason:
                     return n - 1
@@ -378,6 +397,8 @@ def _probe(template: Template) -> Support:
         }
         try:
             out = template.run(variables)
+        except TemplateOverrun:
+            raise
         except TemplateError:
             return False
         return all(text in out for text in texts)
