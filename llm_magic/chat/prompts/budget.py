@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
-MAX_STEPS = 500_000  # loop rounds, calls, filters and outputs
+MAX_STEPS = 300_000  # loop rounds, calls, filters and outputs
 MAX_WEIGHT = 1 << 24  # of one value
 MAX_SPENT = 1 << 28  # bytes, about, of all values that are made
 MAX_SECONDS = 3.0  # of the thread's own CPU time

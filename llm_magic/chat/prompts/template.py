@@ -12,6 +12,9 @@ What a template cannot render is reshaped (chat/adapt.py), which is decided by r
 once, when a conversation first needs to know.
 """
 
+import difflib
+import html
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +30,10 @@ from llm_magic.events import Message, ToolCall, ToolSpec
 from ..parsing.syntax import ReasoningTags, detect_reasoning, detect_syntax, opens_reasoning
 from . import adapt, sandbox
 from .budget import Overrun, budgeted
-from .entries import Support, append_text, message_entries, tool_entry
+from .entries import Support, append_text, is_object, message_entries, tool_entry
 from .turn_formats import PRESETS
 
+ROLES = ("system", "user", "assistant", "tool")
 TOKEN_NAMES = ("bos", "eos", "unk", "pad", "sep")
 # Unicode noncharacters first; private use after them, for texts that hold all of those.
 _MARKS = (*range(0xFDD0, 0xFDF0), *range(0x100000, 0x101000))
@@ -155,6 +159,12 @@ class Template:
         """What this template can render, found out by rendering probes."""
         return _probe(self)
 
+    def knows(self, role: str, kwargs: Mapping[str, Any], tools: Sequence[ToolSpec] = ()) -> bool:
+        """Whether the template renders messages of a role besides the usual ones."""
+        messages, texts = (Message("user", "hello"), Message(role, "probe_role")), ("probe_role",)
+        entries = [tool_entry(tool) for tool in tools] or None
+        return _shows(self, messages, texts, self.support, entries, kwargs)
+
     def run(self, variables: Mapping[str, Any]) -> str:
         """The template's output for these variables. Raises TemplateError."""
         if self.source is None:
@@ -230,8 +240,33 @@ class _Job:
     continued: bool
 
     def render(self, messages: tuple[Message, ...]) -> Rendered:
-        adapted, tools = self._adapt(messages)
-        entries = message_entries(adapted, self.template.support)
+        known = self._known_roles(messages)
+        adapted, tools = self._adapt(known)
+        try:
+            rendered = self._rendered(adapted, tools)
+        except TemplateOverrun:
+            raise
+        except TemplateError:
+            odd = (call for m in adapted for call in m.calls if not is_object(call.arguments))
+            if next(odd, None) is None:
+                raise
+            rendered = self._rendered(adapted, tools, wrapped=True)
+        lost = self._lost(messages, rendered.plain)
+        if lost is not None and messages[lost].role == "system" and lost:
+            # The template renders a leading system message only: later ones become the user's.
+            rendered = self._rendered(adapt.alternating(adapted), tools)
+            lost = self._lost(messages, rendered.plain)
+        if lost is not None:
+            raise TemplateError(
+                f"the chat template leaves out messages[{lost}], of role {messages[lost].role!r}",
+                lost,
+            )
+        return rendered
+
+    def _rendered(
+        self, adapted: tuple[Message, ...], tools: Sequence[ToolSpec], wrapped: bool = False
+    ) -> Rendered:
+        entries = message_entries(adapted, self.template.support, wrapped)
         specs = [tool_entry(tool) for tool in tools]
         documents = self.kwargs.get("documents")
         mark, end = _free_marks((self.template.source or "", entries, specs, documents))
@@ -246,13 +281,42 @@ class _Job:
                 raise TemplateError(
                     "the chat template leaves the last assistant message out, so it cannot be"
                     " continued",
-                    len(messages) - 1,
+                    len(adapted) - 1,
                 )
             text = text[:cut]
         plain = text.replace(mark, "")
         tail = self._tail(variables, entries, plain, mark, end)
         inside = opens_reasoning(tail, self.template.reasoning)
         return Rendered(text, mark, _segments(adapted, plain), tail, inside)
+
+    def _known_roles(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages with `developer` as `system` where the template lacks it."""
+        out = []
+        for i, message in enumerate(messages):
+            if message.role not in ROLES and not self._knows(message.role):
+                if message.role != "developer":
+                    raise TemplateError(_unknown_role(i, message.role), i)
+                message = replace(message, role="system")
+            out.append(message)
+        return tuple(out)
+
+    def _knows(self, role: str) -> bool:
+        return self.template.knows(role, self.kwargs, self.tools)
+
+    def _lost(self, messages: Sequence[Message], plain: str) -> int | None:
+        """The index of a message of a user or of the system whose text is not in the prompt."""
+        if "messages" not in (self.template.source or "messages"):
+            return None  # no chat template: its text is the same for all conversations
+        squeezed = ""
+        for i, message in enumerate(messages):
+            text = message.text.strip()
+            if message.role not in ("user", "system", "developer") or not text or text in plain:
+                continue
+            squeezed = squeezed or _squeezed(plain)
+            forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+            if not any(_squeezed(form) in squeezed for form in (*forms, html.escape(text))):
+                return i
+        return None
 
     def _variables(self, mark: str, specs: list[Any], documents: Any) -> dict[str, Any]:
         variables: dict[str, Any] = {
@@ -325,6 +389,20 @@ class _Job:
         return None
 
 
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _unknown_role(index: int, role: str) -> str:
+    near = difflib.get_close_matches(role.lower(), ROLES, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    known = ", ".join(ROLES)
+    return (
+        f"messages[{index}] has the role {role!r}, which this model's chat template does not know;"
+        f" the roles are {known}{hint}"
+    )
+
+
 def _check_parts(index: int, message: Message) -> None:
     if isinstance(message.content, tuple):
         for part in message.content:
@@ -388,20 +466,7 @@ def _probe(template: Template) -> Support:
     """Render a tool exchange, with two calls if possible, and a few smaller conversations."""
 
     def shows(messages: Sequence[Message], *texts: str, form: Support, tools: Any = None) -> bool:
-        variables = {
-            **{f"{name}_token": text for name, text in template.tokens.items()},
-            "messages": message_entries(messages, form),
-            "tools": tools,
-            "add_generation_prompt": True,
-            "enable_thinking": False,
-        }
-        try:
-            out = template.run(variables)
-        except TemplateOverrun:
-            raise
-        except TemplateError:
-            return False
-        return all(text in out for text in texts)
+        return _shows(template, messages, texts, form, tools)
 
     hello, again, rules = (
         Message("user", "hello"),
@@ -414,8 +479,11 @@ def _probe(template: Template) -> Support:
         form = listed if shows((hello,), "hello", form=listed) else form
     exchange = None
     if template.source and "tool" in template.source:
-        for parallel, text, short in product((True, False), (False, True), (False, True)):
-            tried = replace(form, parallel=parallel, text_arguments=text, short_ids=short)
+        ways = product((True, False), (False, True), (False, True), (False, True))
+        for parallel, none, text, short in ways:
+            tried = replace(
+                form, parallel=parallel, text_arguments=text, short_ids=short, none_content=none
+            )
             messages = _EXCHANGE if parallel else adapt.one_call_each(_EXCHANGE)
             if shows(messages, "probe_a", "probe_b", "result_a", "result_b", form=tried):
                 exchange = tried
@@ -429,6 +497,38 @@ def _probe(template: Template) -> Support:
         ),
         repeats=shows((hello, again), "hello", "again", form=form),
     )
+
+
+# How Python prints the probe's arguments and parts: no model has been trained on that.
+_REPRS = ("{'x'", "{'type': 'text'")
+
+
+def _shows(
+    template: Template,
+    messages: Sequence[Message],
+    texts: Sequence[str],
+    form: Support,
+    tools: list[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> bool:
+    """Whether a template renders messages with all of these texts."""
+    variables = {
+        **{f"{name}_token": text for name, text in template.tokens.items()},
+        "messages": message_entries(messages, form),
+        "tools": tools,
+        "add_generation_prompt": True,
+        "enable_thinking": False,
+        **(kwargs or {}),
+    }
+    try:
+        out = template.run(variables)
+    except TemplateOverrun:
+        raise
+    except TemplateError:
+        return False
+    if form.none_content and "None" in out:
+        return False
+    return all(text in out for text in texts) and not any(text in out for text in _REPRS)
 
 
 _EXCHANGE = (
