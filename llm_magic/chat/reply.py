@@ -119,6 +119,10 @@ class Reply:
     def __str__(self) -> str:
         return self.text
 
+    def _repr_llm_(self) -> str:
+        """What a model reads where a reply is inserted into a prompt or returned by a tool."""
+        return self.text
+
     @property
     def message(self) -> Message:
         """This reply as an assistant turn, without its reasoning.

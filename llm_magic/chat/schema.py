@@ -16,7 +16,7 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence, ValuesView
 from typing import Any, cast
 
 from ..errors import SchemaError
@@ -44,6 +44,7 @@ _BASIC: dict[Any, dict[str, Any]] = {
     decimal.Decimal: {"type": "number"},
 }
 _READ: dict[Any, Callable[[Any], Any]] = {
+    int: lambda value: int(value) if isinstance(value, float) else value,  # 5.0 is an integer
     float: float,
     tuple: tuple,
     set: set,
@@ -320,9 +321,24 @@ class _Builder:
 
 def default_of(value: Any) -> dict[str, Any]:
     """The "default" keyword of a default value, as far as JSON has it."""
-    value = value.value if isinstance(value, enum.Enum) else value
-    plain = value is None or isinstance(value, str | int | float | bool)
-    return {"default": value} if plain else {}
+    if not _is_json(value):
+        return {}
+    return {"default": to_json(value)}
+
+
+def _is_json(value: Any) -> bool:
+    match value:
+        case enum.Enum():
+            return _is_json(value.value)
+        case None | bool() | int() | str():
+            return True
+        case float():
+            return math.isfinite(value)
+        case list() | tuple():
+            return all(_is_json(item) for item in value)
+        case dict():
+            return all(isinstance(k, str) and _is_json(v) for k, v in value.items())
+    return False
 
 
 def _without_unique(schema: Any) -> Any:
@@ -375,8 +391,22 @@ def _required(hint: Any) -> frozenset[str]:
         needed = (f for f in fields if f.default is missing and f.default_factory is missing)
         return frozenset(f.name for f in needed)
     if typing.is_typeddict(hint):
-        return frozenset(getattr(hint, "__required_keys__", ()))
+        return _required_keys(hint)
     return frozenset(hint._fields) - frozenset(hint._field_defaults)
+
+
+def _required_keys(hint: Any) -> frozenset[str]:
+    """The required keys of a TypedDict. `__required_keys__` is wrong where annotations are texts
+    (`from __future__ import annotations`), so the markers are read from the evaluated hints."""
+    required = set(getattr(hint, "__required_keys__", ()))
+    for key, type_ in typing.get_type_hints(hint, include_extras=True).items():
+        while typing.get_origin(type_) is typing.Annotated:
+            type_ = typing.get_args(type_)[0]
+        if typing.get_origin(type_) is typing.Required:
+            required.add(key)
+        elif typing.get_origin(type_) is typing.NotRequired:
+            required.discard(key)
+    return frozenset(required)
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -514,25 +544,41 @@ def _plain(hint: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """A value of `from_json` as JSON knows it; what JSON does not know becomes its text."""
+    """A Python value as JSON knows it: None, bool, int, float, str, lists and dictionaries.
+
+    Enumerations become their values, dates ISO texts, NumPy scalars and arrays numbers and lists,
+    dataclasses, NamedTuples and pydantic models objects. Numbers that are not finite become None,
+    and what JSON does not know becomes its text.
+
+    >>> to_json({"day": datetime.date(2026, 5, 1), "sizes": {3}})
+    {'day': '2026-05-01', 'sizes': [3]}
+    """
     match value:
+        case enum.Enum():
+            return to_json(value.value)
         case None | bool() | int() | str():
-            return value.value if isinstance(value, enum.Enum) else value
+            return value
         case float():
             return value if math.isfinite(value) else None
         case Mapping():
             return {str(k): to_json(v) for k, v in value.items()}
-        case enum.Enum():
-            return to_json(value.value)
-        case list() | set() | frozenset():
+        case list() | set() | frozenset() | range() | KeysView() | ValuesView():
             return [to_json(v) for v in value]
         case tuple():
             named = getattr(value, "_asdict", None)
             return to_json(named()) if named else [to_json(v) for v in value]
         case datetime.datetime() | datetime.date() | datetime.time():
             return value.isoformat()
+    if isinstance(value, type):
+        return str(value)
+    if callable(show := getattr(value, "_repr_llm_", None)):  # a Reply is its text
+        return whole(str(show()))
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "replace")
+    if callable(items := getattr(value, "tolist", None)):  # NumPy scalars and arrays
+        return to_json(items())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return str(value)

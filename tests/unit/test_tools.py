@@ -294,7 +294,7 @@ def test_other_ways_to_a_tool():
     tool = as_tool(open_ended)
     assert tool.problems({"a": 1, "b": "x"}) == []
     assert tool.run({"a": 1, "b": "x"}) == (1, {"b": "x"})
-    assert as_tool(functools.partial(open_ended, a=1)).name == "partial"
+    assert as_tool(functools.partial(open_ended, a=1)).name == "open_ended"
 
 
 def test_functions_that_cannot_be_tools():
@@ -463,7 +463,8 @@ def test_the_main_threads_things_work_in_tools():
     ("verdict", "approval", "status", "said"),
     [
         (True, "approved", "ok", "Rome"),
-        (None, "approved", "ok", "Rome"),
+        (None, "refused", "refused", "approve() returned None, and only True"),  # F304
+        (1, "refused", "refused", "approve() returned 1, and only True"),
         (False, "refused", "refused", "The user refused this call."),
         ("too expensive", "refused", "refused", "refused this call: too expensive"),
         ({"city": "Oslo"}, "edited", "ok", "Oslo"),
@@ -500,7 +501,7 @@ def test_an_error_whose_text_fails_in_its_turn_is_a_result_as_any():
 
 
 def test_the_wait_for_a_person_is_no_part_of_the_run():
-    record = run(nap, approve=lambda *a: time.sleep(1))
+    record = run(nap, approve=lambda *a: time.sleep(1) is None)
     assert 1 <= record.waited < 10
     assert 0.05 <= record.seconds < 1
     assert run(nap).waited == 0.0

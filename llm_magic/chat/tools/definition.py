@@ -1,14 +1,19 @@
 """Functions as tools: what a model is told about them, and arguments in the types they declare.
 
-Comes in: functions with type hints and docstrings, ToolSpecs, OpenAI-style dicts. Goes out: Tools.
-It must not know models or conversations: chat/toolrun.py calls tools.
+A `Tool` is made from a function or class with type hints and a docstring, from a `ToolSpec`, or
+from an OpenAI-style dict. execution.py runs the calls.
 """
 
+import builtins
+import dataclasses
+import functools
 import inspect
 import re
+import sys
+import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, overload
 
@@ -16,7 +21,7 @@ from llm_magic.errors import RequestError, SchemaError, ToolError
 from llm_magic.events import ToolSpec
 
 from ..parsing.markup.values import loads
-from ..schema import default_of, from_json, object_schema
+from ..schema import default_of, from_json, object_schema, type_schema
 
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 
@@ -25,21 +30,35 @@ NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 class Tool:
     """A function that a model may call. Calling the Tool calls the function.
 
-    spec: what the model sees. function: None for a tool that is only described: whoever reads the
-    reply answers its calls. hints: the declared type of each parameter. timeout: seconds for one
-    call; None = as the conversation says.
+    Attributes:
+        spec: What the model sees: name, description, JSON schema of the parameters.
+        function: None for a tool that is only described; whoever reads the reply answers its calls.
+        hints: The declared type of each parameter.
+        rest: The declared type of `**kwargs`, or None if the function takes none.
+        timeout: Seconds for one call; None: as the conversation says.
+        method: A method of a class, which needs an instance: offer `instance.name`.
     """
 
     spec: ToolSpec
     function: Callable[..., Any] | None = None
     hints: Mapping[str, Any] = field(default_factory=dict, repr=False)
     timeout: float | None = None
+    rest: Any = field(default=None, repr=False)
+    method: bool = field(default=False, repr=False)
 
     @property
     def name(self) -> str:
         return self.spec.name
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> "Tool":
+        """A tool that was defined in a class, bound to an instance (or to the class)."""
+        if self.function is None or (instance is None and self.method):
+            return self
+        bind = getattr(self.function, "__get__", None)
+        function = bind(instance, owner) if bind is not None else self.function
+        return replace(self, function=function, method=False)
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         if self.function is None:
             raise ToolError(f"{self.name} is only described; there is no function to call")
         return self.function(*arguments, **named)
@@ -59,7 +78,8 @@ class Tool:
 
     def run(self, arguments: Mapping[str, Any]) -> Any:
         """Call the function with valid arguments, converted to the types that it declares."""
-        values = {k: from_json(self.hints.get(k, Any), v) for k, v in arguments.items()}
+        rest = Any if self.rest is None else self.rest
+        values = {k: from_json(self.hints.get(k, rest), v) for k, v in arguments.items()}
         return self(**values)
 
 
@@ -90,7 +110,26 @@ def tool(
 
     The signature gives the JSON schema of the parameters (a parameter without a type takes
     anything), the docstring the descriptions, in Google, NumPy or reST style; `Annotated[int,
-    "how many"]` describes a parameter too. ToolError says which parameter cannot be used.
+    "how many"]` describes a parameter too.
+
+    Args:
+        function: A function, a method of an object, a class, or a `functools.partial` of these.
+        name: The name that the model uses; default: the function's name.
+        description: What the model is told; default: the docstring.
+        timeout: Seconds for one call.
+
+    Returns:
+        A Tool, which can still be called like the function.
+
+    Raises:
+        ToolError: A parameter cannot be used; the message names it.
+
+    >>> @tool
+    ... def add(a: int, b: int = 1) -> int:
+    ...     "Add two numbers."
+    ...     return a + b
+    >>> add.spec.parameters["required"], add(2)
+    (['a'], 3)
     """
     if function is None:
         return lambda f: _from_function(f, name, description, timeout)
@@ -103,6 +142,11 @@ def as_tool(thing: Any) -> Tool:
     ToolError for a function that cannot be a tool, RequestError for a dict that describes none.
     """
     match thing:
+        case Tool(method=True):
+            raise ToolError(
+                f"{thing.name} is a method of a class: offer it from an instance, as in "
+                f"tools=[instance.{thing.name}]"
+            )
         case Tool():
             return thing
         case ToolSpec():
@@ -126,11 +170,16 @@ def as_tools(things: Sequence[Any] | str) -> tuple[Tool, ...]:
             raise RequestError(f"the tools are not JSON: {e}") from None
     elif callable(things) or isinstance(things, Mapping | Tool | ToolSpec):
         things = [things]
+    elif not isinstance(things, Iterable):
+        raise RequestError(f"tools must be a list of functions, not {things!r:.80}")
     tools = tuple(as_tool(thing) for thing in things)
     names = [t.name for t in tools]
     for name in names:
         if names.count(name) > 1:
-            raise RequestError(f"two tools are called {name!r}")
+            raise RequestError(
+                f"two tools are called {name!r}: give one of them another name, as in "
+                f"llm_magic.tool(name='{name}_2')(function)"
+            )
     return tools
 
 
@@ -173,35 +222,55 @@ def _from_function(
     description: str | None,
     timeout: float | None,
 ) -> Tool:
-    name = name or str(getattr(function, "__name__", type(function).__name__))
+    inner = _innermost(function)
+    name = name or str(getattr(inner, "__name__", type(inner).__name__))
     if not NAME.fullmatch(name):
         raise ToolError(f"{name!r} cannot be a tool's name: give one with name=")
-    hints = _hints(function, name)
-    text, words = read_docstring(inspect.getdoc(function) or "")
-    required, defaults, open_ended = [], {}, False
-    for parameter in _parameters(function, name):
-        if parameter.kind is parameter.VAR_KEYWORD:
-            open_ended = True
-            continue
-        hints.setdefault(parameter.name, Any)
-        if parameter.default is parameter.empty:
-            required.append(parameter.name)
-        else:
-            defaults[parameter.name] = default_of(parameter.default)
-    names = [p.name for p in _parameters(function, name) if p.kind is not p.VAR_KEYWORD]
-    hints = {n: hints[n] for n in names}
+    parameters = _parameters(function, name)
+    method = _is_method(function, parameters)
+    parameters = parameters[1:] if method else parameters
+    hints = _hints(inner, parameters, name)
+    text, words = read_docstring(_doc(inner))
+    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    required = [p.name for p in parameters if p.default is p.empty and p.name in names]
     try:
-        schema = object_schema(hints, required)
+        schema = object_schema({n: hints[n] for n in names}, required)
+        rest = next((hints[p.name] for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        if rest is not None:
+            schema["additionalProperties"] = type_schema(rest) or True
     except SchemaError as e:
         raise ToolError(f"{name} cannot be a tool: parameter {e}") from None
-    for key, part in schema["properties"].items():
-        if key in words and "description" not in part:
-            part["description"] = words[key]
-        part |= defaults.get(key, {})
-    if open_ended:
-        schema["additionalProperties"] = True
+    for parameter in parameters:
+        if (part := schema["properties"].get(parameter.name)) is None:
+            continue
+        if parameter.name in words and "description" not in part:
+            part["description"] = words[parameter.name]
+        if parameter.default is not parameter.empty:
+            part |= default_of(parameter.default)
     spec = ToolSpec(name, description if description is not None else text, schema)
-    return Tool(spec, function, hints, timeout)
+    return Tool(spec, function, {n: hints[n] for n in names}, timeout, rest, method)
+
+
+def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a `functools.partial` calls in the end: its name, types and docstring count."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _doc(function: Callable[..., Any]) -> str:
+    text = inspect.getdoc(function) or ""
+    if isinstance(function, type) and dataclasses.is_dataclass(function):
+        # A dataclass without a docstring gets its signature as one.
+        return "" if text.startswith(f"{function.__name__}(") else text
+    return text
+
+
+def _is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
+    """Whether this is a function in the body of a class, which still lacks its instance."""
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    in_class = bool(owner) and not owner.endswith("<locals>") and inspect.isfunction(function)
+    return in_class and bool(parameters) and parameters[0].name in ("self", "cls")
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
@@ -217,15 +286,49 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     return found
 
 
-def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    target = function if inspect.isroutine(function) else type(function).__call__
+def _hints(
+    function: Callable[..., Any], parameters: list[inspect.Parameter], name: str
+) -> dict[str, Any]:
+    """The type of each parameter; Any where none is declared. The return type is never looked at.
+
+    A default of None allows null, also where the declared type does not say so.
+    """
+    found = _declared(function, parameters, name)
+    out = {}
+    for parameter in parameters:
+        hint = found.get(parameter.name, Any)
+        if parameter.default is None and hint is not Any and not _takes_none(hint):
+            hint = typing.Union[hint, None]  # noqa: UP007 (a hint may be no class)
+        out[parameter.name] = hint
+    return out
+
+
+def _declared(
+    function: Callable[..., Any], parameters: list[inspect.Parameter], name: str
+) -> dict[str, Any]:
+    target: Any = function if inspect.isroutine(function) else type(function).__call__
+    if isinstance(function, type):
+        target = function
+    target = inspect.unwrap(getattr(target, "__func__", target))
+    scope = getattr(target, "__globals__", None)
+    if scope is None:
+        scope = vars(sys.modules.get(getattr(target, "__module__", ""), builtins))
+    declared = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    holder = types.SimpleNamespace(__annotations__=declared)
     try:
-        return typing.get_type_hints(target, include_extras=True)
+        return typing.get_type_hints(holder, scope, scope, include_extras=True)
     except NameError as e:
         raise ToolError(f"{name} cannot be a tool: a type cannot be found ({e})") from None
-    except TypeError:  # a callable without annotations, such as functools.partial
-        inner = getattr(function, "func", None)
-        return _hints(inner, name) if inner is not None else {}
+    except (TypeError, SyntaxError) as e:
+        raise ToolError(f"{name} cannot be a tool: a type cannot be read ({e})") from None
+
+
+def _takes_none(hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Annotated:
+        return _takes_none(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_takes_none(option) for option in typing.get_args(hint))
+    return hint is None or hint is type(None) or hint is object
 
 
 # ----------------------------------------------------------------------------- docstrings
@@ -243,7 +346,11 @@ _WITH_PARAMETERS = (
     "keyword args",
     "keyword arguments",
 )
-_GOOGLE = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
+# `x: text`, `x (int): text`, `- x: text`, `x -- text`, `x：text` (a full-width colon).
+_GOOGLE = re.compile(
+    r"(?:[-*+]\s+)?\*{0,2}(?P<name>\w+)\s*(?:\((?P<type>.*?)\))?\s*(?::|：|--|—|–)(?:\s+|(?<=：)|$)"
+    r"(?P<text>.*)"
+)
 _NUMPY = re.compile(r"\*{0,2}(?P<names>\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
 _REST = re.compile(
     r":(?:param|parameter|arg|argument|key)\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)"

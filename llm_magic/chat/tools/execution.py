@@ -1,13 +1,13 @@
-"""One call of a tool: approved, validated, run, recorded.
+"""One call of a tool: validate, ask for approval, run, record.
 
-Comes in: a ToolCall of a model and the tools that were offered. Goes out: a ToolRecord whose
-`result` is text for the model; whatever goes wrong is a result too. It must not know models or
-conversations.
+`run_call` answers a `ToolCall` with a `ToolRecord` whose `result` is text for the model. A failure
+is a result too: whatever a tool raises, SystemExit included, is told to the model; only
+KeyboardInterrupt comes through.
 
-Threads. A tool runs on the thread that asks for it, so that what belongs to the main thread (an
-open database, a figure) works there. It runs on a daemon thread of its own when it has a timeout,
-when it is a coroutine, or when the asking thread is not the main one: such a call is abandoned when
-its time is over or when the turn is cancelled. It may go on in the background, unheard.
+Threads: a tool runs on the calling thread, so that objects that belong to the main thread (an open
+database, a figure) work in it. It runs on a daemon thread of its own if it has a timeout, if it is
+a coroutine, or if the caller is not the main thread. Such a call is abandoned when its time is over
+or the turn is cancelled; the function may go on in the background, but its result is not used.
 """
 
 import _thread
@@ -15,12 +15,13 @@ import asyncio
 import contextlib
 import inspect
 import io
+import itertools
 import json
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,9 +35,11 @@ from .definition import Tool
 
 MAX_RESULT = 8_000  # characters of a result that a model gets to read
 MAX_STDOUT = 20_000  # characters that are kept of what a tool prints
+MAX_ITEMS = 1_000  # that are taken from an iterator
 POLL = 0.05  # seconds between looks at a running tool; interrupts arrive in between
 
-# Yes (True or None), no (False, or the reason as text), or arguments to use instead.
+# True allows the call, arguments (a mapping) allow it with these instead. Everything else refuses
+# it: False, None, or the reason as text.
 Verdict = bool | str | Mapping[str, Any] | None
 Approve = Callable[[ToolCall, Any], Verdict]
 
@@ -189,16 +192,18 @@ def _prepared(
 
 
 def _approved(call: ToolCall, tool: Tool, approve: Approve, out: _Outcome) -> bool:
-    asked = time.perf_counter()
+    began = time.perf_counter()
     try:
         verdict = approve(call, out.arguments)
-    except Exception as e:  # whoever was to decide could not: that is no approval
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # whoever was to decide could not: that is no approval
         verdict = f"it could not be asked for ({named(e)})"
     finally:  # an interrupt ends the waiting, too
-        out.waited = time.perf_counter() - asked
+        out.waited = time.perf_counter() - began
     out.approval = "approved"
     match verdict:
-        case True | None:
+        case True:
             return True
         case Mapping():
             out.approval, out.arguments = "edited", to_json(verdict)
@@ -208,6 +213,8 @@ def _approved(call: ToolCall, tool: Tool, approve: Approve, out: _Outcome) -> bo
             return True
     out.approval = "refused"
     reason = f": {verdict}" if isinstance(verdict, str) and verdict else ""
+    if not isinstance(verdict, bool | str):  # a function without a return must not allow a call
+        reason = f": approve() returned {verdict!r:.80}, and only True or arguments allow a call"
     _refused(out, "refused", f"The user refused this call{reason}.")
     return False
 
@@ -231,17 +238,20 @@ def _run(
     def work() -> Any:
         with captured(printed):
             value = tool.run(arguments)
-            return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+            if inspect.isawaitable(value) or isinstance(value, AsyncIterator):
+                value = asyncio.run(_awaited(value))
+            # Iterators are read here, where their prints, errors and time belong to the call.
+            value = _collected(value) if isinstance(value, Iterator) else value
+            return render(value, printed.getvalue())
 
     here = threading.current_thread() is threading.main_thread()
-    alone = timeout is not None or not here or inspect.iscoroutinefunction(tool.function)
+    alone = timeout is not None or not here or _is_async(tool.function)
     try:
         if alone:
-            value = _abandonable(work, tool.name, timeout, halt)
+            out.result = _abandonable(work, tool.name, timeout, halt)
         else:
             with halt.on_main():
-                value = work()
-        out.result = render(value, printed.getvalue())
+                out.result = work()
     except TimeoutError as e:
         if e.args != (_TIMED_OUT,):
             _raised(out, e)
@@ -250,7 +260,9 @@ def _run(
     except Halted:
         out.status, out.error = "interrupted", "the turn was cancelled"
         out.result = "The call was interrupted."
-    except Exception as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # SystemExit and CancelledError end the call, not the cell
         _raised(out, e)
 
 
@@ -258,8 +270,28 @@ def _raised(out: _Outcome, e: BaseException) -> None:
     _refused(out, "error", _clipped(named(e), MAX_RESULT // 4))
 
 
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
 async def _awaited(value: Any) -> Any:
-    return await value
+    value = await value if inspect.isawaitable(value) else value
+    if not isinstance(value, AsyncIterator):
+        return value
+    items = []
+    async for item in value:
+        items.append(item)
+        if len(items) > MAX_ITEMS:
+            break
+    return _collected(iter(items))
+
+
+def _collected(items: Iterator[Any]) -> list[Any]:
+    """The items, at most MAX_ITEMS; then a last one says that there were more."""
+    found = list(itertools.islice(items, MAX_ITEMS + 1))
+    if len(found) > MAX_ITEMS:
+        found[-1] = f"[... only the first {MAX_ITEMS:,} items were taken ...]"
+    return found
 
 
 _TIMED_OUT = "llm_magic: out of time"  # tells our own TimeoutError from one that a tool raises
@@ -287,16 +319,29 @@ def _abandonable(work: Callable[[], Any], name: str, timeout: float | None, halt
     ok, value = box[0]
     if ok:
         return value
-    raise value if isinstance(value, Exception) else RuntimeError(named(value))
+    if isinstance(value, KeyboardInterrupt):  # not one of a person: those reach the main thread
+        raise RuntimeError(named(value))
+    raise value
 
 
 # ----------------------------------------------------------------------------- output
 
 
 def render(value: Any, printed: str = "") -> str:
-    """A result as text for a model: `_repr_llm_()`, else Markdown, else text, else JSON.
+    """A tool's result as text for a model.
 
-    At most MAX_RESULT characters. printed: what stands in for a function that returns nothing.
+    Args:
+        value: what the tool returned. Taken in this order: its `_repr_llm_()`, its
+            `_repr_markdown_()`, a text as it is, and everything that JSON can express as JSON.
+        printed: stands in for a function that returned None.
+
+    Returns:
+        At most MAX_RESULT characters; a longer text loses its middle, and says so.
+
+    >>> render({"sum": 3, "when": __import__("datetime").date(2026, 5, 1)})
+    '{"sum": 3, "when": "2026-05-01"}'
+    >>> render(None, "printed by the tool")
+    'printed by the tool'
     """
     for method in ("_repr_llm_", "_repr_markdown_"):
         show = getattr(value, method, None)
@@ -312,13 +357,12 @@ def render(value: Any, printed: str = "") -> str:
 
 
 def _as_text(value: Any) -> str:
-    plain = isinstance(value, bool | int | float | dict | list | tuple | set | frozenset)
-    if plain or hasattr(value, "model_dump") or hasattr(type(value), "__dataclass_fields__"):
-        with contextlib.suppress(Exception):
-            return json.dumps(to_json(value), ensure_ascii=False)
     try:
-        return str(value)
-    except Exception as e:
+        found = to_json(value)
+        return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # RecursionError and whatever a __str__ raises
         return f"({type(value).__name__} without a text: {type(e).__name__})"
 
 

@@ -96,6 +96,16 @@ def loads_or(value: str) -> Any:
         return value
 
 
+def _integer(value: str) -> int:
+    """5, and 5.0 or 1e2, which JSON schema counts as integers too."""
+    result = loads(value)
+    if isinstance(result, float) and result.is_integer():
+        return int(result)
+    if not isinstance(result, int) or isinstance(result, bool):
+        raise ValueError
+    return result
+
+
 def _of(*kinds: type) -> Callable[[str], Any]:
     def parse(value: str) -> Any:
         result = loads(value)
@@ -118,7 +128,7 @@ def _word(**words: bool | None) -> Callable[[str], Any]:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "null": _word(null=None, none=None),
     "boolean": _word(true=True, false=False),
-    "integer": _of(int),
+    "integer": _integer,
     "number": _of(int, float),
     "object": _of(dict),
     "array": _of(list),
