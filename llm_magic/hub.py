@@ -84,7 +84,15 @@ class Hub:
                 mine = entry is None and key not in self._loading
                 if mine:
                     self._loading[key] = Local(
-                        resolved.name, path, ctx, slots, threads, device, self.gate, cache_mb
+                        resolved.name,
+                        path,
+                        ctx,
+                        slots,
+                        threads,
+                        device,
+                        self.gate,
+                        cache_mb,
+                        resolved.sampling,
                     )
                 local = self._loading.get(key)
             if entry is None:

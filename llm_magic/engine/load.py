@@ -4,6 +4,7 @@ Comes in: a path and options. Goes out: Engine, whose model is loaded on the own
 not know text beyond the tokenizer, nor roles, nor notebooks.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -12,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import LLMError, ModelError, NotLoadedError
+from ..errors import LLMError, ModelError, NotLoadedError, RequestError
 from ..events import Progress
 from ..models.cache import cache_dir
+from ..sampling import FIELDS, Sampling, read
 from . import arch, device, heap
 from .forward import Forward
 from .gate import Gate
@@ -54,6 +56,7 @@ class Loaded:
     threads: int
     template: str | None
     special_texts: Mapping[str, str]
+    sampling: Sampling
     metadata: Mapping[str, Any]
 
 
@@ -158,6 +161,7 @@ class Engine:
                 threads=int(getattr(forward, "threads", 1)),
                 template=_template_source(self.path, gguf.metadata),
                 special_texts=_special_texts(tokenizer),
+                sampling=sampling_of(gguf.metadata),
                 metadata={k: v for k, v in gguf.metadata.items() if not _bulky(v)},
             )
 
@@ -190,6 +194,37 @@ def _at_most_all(threads: int | None) -> int | None:
     from .kernels.team import processors
 
     return None if threads is None else min(threads, processors())
+
+
+# Keys of a GGUF file's recommended settings -> fields of Sampling.
+_SAMPLING_KEYS = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
+    "penalty_last_n": "repeat_last_n",
+    "penalty_repeat": "repeat_penalty",
+}
+
+
+def sampling_of(metadata: Mapping[str, Any]) -> Sampling:
+    """The sampling settings that a file recommends (`general.sampling.*`).
+
+    A value that is not valid is left out: a recommendation must not keep a model from loading.
+
+    >>> sampling_of({"general.sampling.temp": 0.6, "general.sampling.top_p": 7.0}).temperature
+    0.6
+    """
+    values: dict[str, object] = {}
+    for key, name in _SAMPLING_KEYS.items():
+        with contextlib.suppress(RequestError):
+            if (value := metadata.get(f"general.sampling.{key}")) is not None:
+                # Decimal digits of a float32: 0.2, not 0.20000000298.
+                short = float(f"{value:.7g}") if isinstance(value, float) else value
+                values[name] = FIELDS[name].read(short)
+    return read(values)
 
 
 def _bulky(value: Any) -> bool:

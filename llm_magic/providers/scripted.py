@@ -110,6 +110,7 @@ class Scripted:
             syntax=self._syntax if prompt.calls else None,
             tools=request.tools,
             calls_without_tools=prompt.calls,
+            min_tokens=len(request.given) + (request.sampling.min_tokens or 0),
         )
         fold = Fold(
             self.model, prompt.text, prompt.ids, request.sampling, prompt.messages, prompt.tools

@@ -1,8 +1,10 @@
 """The Python API over real engines: a toy model for behaviour, SmolLM2 for truth."""
 
+import enum
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +20,11 @@ from support.toy import toy_gguf
 
 import llm_magic
 from llm_magic import errors
+from llm_magic.chat.reply import Reply
 from llm_magic.engine import load as engine_load
 from llm_magic.engine.kernels.team import processors
 from llm_magic.engine.tokenizer.tokenizer import build_tokenizer
+from llm_magic.errors import RequestError
 from llm_magic.events import Delta, Finish, Message, Prefill
 from llm_magic.hub import hub
 
@@ -566,3 +570,71 @@ def test_a_second_turn_prefills_only_the_new_turn(smollm2):
     ]
     second = smollm2.chat(messages, temperature=0, max_tokens=4)
     assert second.usage.cached >= first.usage.prompt + first.usage.completion - 1
+
+
+def test_the_drawn_seed_is_in_the_reply_and_repeats_it(toy):  # F208
+    reply = toy.chat("x", temperature=1.5, max_tokens=20)
+    assert isinstance(reply.sampling.seed, int)
+    assert (
+        toy.chat("x", temperature=1.5, max_tokens=20, seed=reply.sampling.seed).text == reply.text
+    )
+    assert Reply.from_dict(reply.to_dict()).sampling.seed == reply.sampling.seed
+    assert toy.chat("x", temperature=0.0, max_tokens=2).sampling.seed is None
+    seeds = {r.sampling.seed for r in toy.chat("x", temperature=1.5, max_tokens=2, n=3)}
+    assert len(seeds) == 3
+
+
+def test_numpy_numbers_and_arrays_are_numbers_and_ids(toy):  # F204
+    ids = np.array([p.id for p in toy.tokenize("one two")])
+    settings = {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "seed": 3, "max_tokens": 6}
+    kinds = {"temperature": np.float32, "top_p": np.float64}
+    own = {name: kinds.get(name, np.int64)(value) for name, value in settings.items()}
+    settings["temperature"] = float(np.float32(0.7))
+    assert toy.complete(ids, **own).text == toy.complete(ids.tolist(), **settings).text
+    assert len(toy.score(ids).tokens) == len(ids)
+    assert toy.logprobs(ids).shape[0] == len(ids)
+    assert toy.detokenize(ids) == "one two"
+
+
+@pytest.mark.parametrize("ids", [[10**6], [-1], [2**70]])
+def test_ids_outside_the_vocabulary_are_named(toy, ids):  # F312
+    for call in (toy.complete, toy.score, toy.logprobs, toy.detokenize):
+        with pytest.raises(RequestError, match=f"token id {ids[0]} is not in the vocabulary"):
+            call(ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"logit_bias": [1]}, "logit_bias"), ({"tools": 5}, "tools"), ({"given": 5}, "given"),
+     ({"logit_bias": {"zz no token": 1}}, "logit_bias"), ({"echo": 1}, "echo"),
+     ({"template_kwargs": 1}, "template_kwargs"), ({"suffix": 1}, "suffix")],
+)  # fmt: skip
+def test_a_wrong_option_is_named(toy, options, named):  # F312
+    with pytest.raises(RequestError, match=named):
+        toy.chat("x", **options)
+
+
+def test_no_prompt_is_named(toy):  # F312
+    for wrong in (None, 5, {"a": 1}, b"x", [1, "a"], [[1]], float("nan")):
+        with pytest.raises(RequestError, match=r"prompt|messages"):
+            toy.complete(wrong)
+
+
+def test_choices_regex_and_enums_mean_what_they_say(toy):  # F205
+    class Colour(enum.Enum):
+        RED = "red"
+        BLUE = "blue"
+
+    assert toy.complete("x", choices="yes|no").text in ("yes", "no")
+    assert toy.complete("x", choices=Colour).text in ("red", "blue")
+    assert toy.complete("x", regex=re.compile("[ab]{3}")).text.strip("ab") == ""
+
+
+def test_given_tokens_go_on_as_if_they_had_been_drawn(toy):
+    whole = toy.complete("one two", max_tokens=12)
+    rest = toy.complete("one two", given=whole.tokens[:5], max_tokens=7)
+    assert rest.text == whole.text
+    assert [t.id for t in rest.tokens] == [t.id for t in whole.tokens]
+    assert [t.forced for t in rest.tokens] == [True] * 5 + [False] * 7
+    assert rest.usage.prompt == whole.usage.prompt
+    assert rest.usage.completion == 12

@@ -381,7 +381,7 @@ def python(code: str, index: Path) -> "subprocess.Popen[bytes]":
     if not row.exists():  # an earlier process may be reading it
         row.write_text(
             "from llm_magic import models\nfrom llm_magic.models import table\n"
-            "from llm_magic.models.table import Packaged, Wheel\n"
+            "from llm_magic.models.table import Packaged, Sampling, Wheel\n"
             f"table.PACKAGED = models.PACKAGED = ({table.PACKAGED[0]!r},)\n"
         )
     env = os.environ | {"PYTHONPATH": str(index)}

@@ -1,15 +1,19 @@
 """What a provider must offer, what a missing capability says, and tokens that an answer begins
 with."""
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
 from llm_magic import branching
+from llm_magic.chat.parsing.router import Patterns
 from llm_magic.chat.stream import Stream
+from llm_magic.engine.load import sampling_of
 from llm_magic.errors import RequestError, UnsupportedError
 from llm_magic.events import Sampling
 from llm_magic.llm import LLM
+from llm_magic.models.table import PACKAGED
 from llm_magic.provider import CAPABILITIES, Provider, Request
 from llm_magic.providers.local import Local
 from llm_magic.providers.scripted import Scripted
@@ -115,3 +119,44 @@ def test_a_reply_without_ids_cannot_branch() -> None:
     remote = [replace(t, id=None) for t in reply.tokens]
     with pytest.raises(RequestError, match="have no ids"):
         branching.stream(llm, reply, remote)
+
+
+def test_min_tokens_holds_stop_strings_back() -> None:  # F256
+    llm = LLM(Scripted(["a b c a b c a b", "a b c a b c a b", "a b"]))
+    assert llm.chat("x", stop=["b"]).text == "a "
+    reply = llm.chat("x", stop=["b"], min_tokens=3)
+    assert (reply.text, reply.finish_reason) == ("a b c a ", "stop")
+    assert llm.chat("x", stop=["b"], min_tokens=9).text == "a b"
+
+
+def test_stop_strings_are_matched_in_linear_memory_and_have_a_limit() -> None:  # F311
+    long = "ab" * 2047 + "c"
+    tracemalloc.start()
+    patterns = Patterns([long, "xyz"])
+    assert patterns.hold("...ab") == 3
+    assert patterns.hold("." + long[:-1]) == 1
+    assert patterns.hold("abx") == 2
+    assert patterns.hold("xyz") == 3  # whole: found, not held
+    size = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size < 100 * len(long)
+    llm = LLM(Scripted(["x"]))
+    with pytest.raises(RequestError, match=r"stop has a text of 5,000 characters; the limit is"):
+        llm.chat("x", stop="a" * 5000)
+    with pytest.raises(RequestError, match=r"stop is .* at most 64 texts"):
+        llm.chat("x", stop=[str(i) for i in range(65)])
+
+
+def test_a_file_recommends_sampling_settings() -> None:  # F262
+    assert sampling_of({"general.sampling.temp": 0.20000000298}) == Sampling(temperature=0.2)
+    metadata = {
+        "general.sampling.top_k": 20,
+        "general.sampling.top_p": 7.5,
+        "general.sampling.penalty_repeat": "high",
+        "general.sampling.penalty_last_n": 128,
+    }
+    assert sampling_of(metadata) == Sampling(top_k=20, repeat_last_n=128)
+
+
+def test_the_default_model_has_gentler_settings() -> None:  # F262
+    assert PACKAGED[0].sampling == Sampling(temperature=0.2, top_p=0.9, repeat_penalty=1.1)

@@ -20,6 +20,7 @@ that markup swallows and the text of unreadable calls do not count.
 import codecs
 import logging
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -68,13 +69,17 @@ _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 
 
 class Patterns:
-    """Literal strings to look for in text that arrives in pieces. The earliest start wins."""
+    """Literal strings to look for in text that arrives in pieces. The earliest start wins.
+
+    Memory and time grow linearly with the strings, however long they are.
+    """
 
     def __init__(self, literals: Sequence[str]) -> None:
         # Shortest first: at one start, what is complete first wins, however the text is cut.
         ordered = sorted(dict.fromkeys(filter(None, literals)), key=len)
         self._search = re.compile("|".join(map(re.escape, ordered)) or "(?!)").search
-        self._prefixes = frozenset(s[:n] for s in ordered for n in range(1, len(s)))
+        self._sorted = sorted(ordered)
+        self._first = frozenset(s[0] for s in ordered)
         self._longest = max(map(len, ordered), default=1) - 1
 
     def find(self, text: str, start: int = 0) -> re.Match[str] | None:
@@ -82,9 +87,13 @@ class Patterns:
 
     def hold(self, text: str) -> int:
         """Where the longest tail starts that may still become one of the strings."""
-        prefixes = self._prefixes
         for start in range(max(0, len(text) - self._longest), len(text)):
-            if text[start:] in prefixes:
+            if text[start] not in self._first:
+                continue
+            tail = text[start:]
+            # In sorted order the strings that go on behind the tail come right after it.
+            after = bisect_right(self._sorted, tail)
+            if after < len(self._sorted) and self._sorted[after].startswith(tail):
                 return start
         return len(text)
 
@@ -102,6 +111,7 @@ class Router:
         the same characters later in the text are text.
     syntax, tools: calls are looked for only if tools were passed (or calls_without_tools is set).
     controls: texts of control tokens by id. A control token shows no text; it may be a tag.
+    min_tokens: a stop string that would leave fewer tokens is text.
 
     stopped: a stop string matched; the caller ends the generation with keep=`kept`.
     kept: how many of the pushed tokens count; those of a matched stop string do not.
@@ -118,6 +128,7 @@ class Router:
         stop_in_reasoning: bool = False,
         controls: Mapping[int, str] | None = None,
         calls_without_tools: bool = False,
+        min_tokens: int = 0,
     ) -> None:
         self.stopped = False
         self.kept = 0
@@ -127,6 +138,7 @@ class Router:
         self._syntax = syntax if tools or calls_without_tools else None
         self._tools = schemas(tools)
         self._controls = controls or {}
+        self._min_tokens = min_tokens
         self._control_at: set[int] = set()  # where the text of a control token was put in
         self._stops = frozenset(filter(None, stop))
         self._set_patterns(tuple(self._stops), stop_in_reasoning)
@@ -278,11 +290,19 @@ class Router:
 
     def _find(self, patterns: Patterns, text: str) -> re.Match[str] | None:
         match = patterns.find(text)
-        while match and match.group() == self._reopen:
-            if self._tape.base + match.start() in self._control_at:
-                break
+        while match and not self._counts(match):
             match = patterns.find(text, match.start() + 1)
         return match
+
+    def _counts(self, match: re.Match[str]) -> bool:
+        """Whether what was found is a tag or a stop string here, or text like any other."""
+        position = self._tape.base + match.start()
+        if match.group() == self._reopen:
+            return position in self._control_at
+        if match.group() not in self._stops or not self._min_tokens:
+            return True
+        behind = sum(start >= position for start, _, _ in self._queue)
+        return self.kept - behind >= self._min_tokens
 
     def _visible(self, text: str) -> int:
         """How much of a text is out for certain when markup may follow."""

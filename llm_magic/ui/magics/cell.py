@@ -50,7 +50,9 @@ class LLMMagics(Magics):  # type: ignore[misc]
         config=True
     )
     system = traitlets.Unicode("", help="System prompt of cells that give none.").tag(config=True)
-    temperature = traitlets.Float(0.7, help="0 takes the likeliest token.").tag(config=True)
+    temperature = traitlets.Float(
+        None, allow_none=True, help="0 takes the likeliest token; None: the model's own, else 0.7."
+    ).tag(config=True)
     max_tokens = traitlets.Int(MAX_TOKENS, min=1, help="Most tokens of an answer.").tag(config=True)
     logprobs = traitlets.Int(
         None, min=0, allow_none=True, help="Alternatives recorded per token; None: no heat map."
