@@ -1,6 +1,6 @@
 """Measures speed and writes the tables of docs/speed.md.
 
-.venv/bin/python docs/speed.py                     write the tables from docs/speed/*.json
+.venv/bin/python docs/speed.py                     write the tables from docs/speed/KIND/*.json
 .venv/bin/python docs/speed.py --check             exit 1 if they differ from those files
 .venv/bin/python docs/speed.py --measure [NAME...] [--peer P]... [--threads N] [--rounds N]
                                                    measure first (smollm2 gemma3-270m random-1b)
@@ -30,20 +30,21 @@ BLOCK = re.compile(r"(<!-- numbers -->\n).*?(<!-- end of numbers -->)", re.DOTAL
 
 
 def measure(names: list[str], peers: list[str], threads: int | None, rounds: int) -> None:
-    FOLDER.mkdir(exist_ok=True)
     for name in names:
         model = str(random_1b(print)) if name == "random-1b" else name
         print(f"== {name}")
         large = name == "random-1b"  # a round of all tasks would take its peers minutes
         report = run(model, peers, threads, min(rounds, 3) if large else rounds, large, print)
         data = report.to_dict() | {"model": name}  # a path says something about the machine only
-        (FOLDER / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+        place = FOLDER / report.kind_slug  # a run on another kind of machine overwrites nothing
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
         print(report)
 
 
 def page(text: str) -> str:
     """The page with its tables as the files say."""
-    found = [FOLDER / f"{name}.json" for name in TITLES if (FOLDER / f"{name}.json").exists()]
+    found = [path for name in TITLES for path in sorted(FOLDER.glob(f"*/{name}.json"))]
     parts = [block(Report.from_dict(json.loads(path.read_text()))) for path in found]
     return BLOCK.sub(lambda m: m[1] + "\n" + "\n".join(parts) + "\n" + m[2], text)
 
@@ -52,7 +53,7 @@ def block(report: Report) -> str:
     """One model: its table, the ratios, where a token's time goes, where it was measured."""
     titles = head(report)
     lines = [
-        f"### {TITLES[report.model]}",
+        f"### {TITLES[report.model]}, on {report.kind}",
         "",
         _row(titles),
         _row(["---", *["--:"] * (len(titles) - 1)]),
@@ -101,7 +102,7 @@ def main() -> int:
     before = PAGE.read_text()
     after = page(before)
     if given.check and before != after:
-        print(f"{PAGE.name} is not what {FOLDER.name}/*.json say: run {Path(__file__).name}")
+        print(f"{PAGE.name} is not what {FOLDER.name}/*/*.json say: run {Path(__file__).name}")
         return 1
     PAGE.write_text(after)
     return 0

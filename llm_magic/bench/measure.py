@@ -1,7 +1,4 @@
-"""The run: which tasks, in which order, who takes turns with whom.
-
-Comes in: a model's name, peers, threads. Goes out: a `Report`. It must not know notebooks' front
-ends or how a table is drawn.
+"""The run of a benchmark: which tasks, in which order, who takes turns with whom.
 
 Every subject lives in a process of its own with the model loaded once. Within a task they take
 turns, `rounds` times, in changing order, so that a noisy machine disturbs all alike; in each round
@@ -23,7 +20,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ..errors import DeviceError, LLMError, RequestError
 from .report import OURS, Report, Result
@@ -41,9 +37,11 @@ CELL_TOKENS = 128
 STARTS = 2  # fresh processes of each subject that count; some take half a minute to load
 FIRST = 16  # tokens of the prompt of a process's first answer
 HIGH = 30000  # ids below are ordinary tokens in every large vocabulary; the first tenth may not be
+BUDGET = 45.0  # seconds after which a quick run begins nothing new
 PAUSE = 0.05  # seconds: threads of the one before may still spin
 
 Say = Callable[[str], None]
+clock = time.monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,10 @@ class Task:
     alone: bool = False
     unit: str = "tok/s"
 
-    def arguments(self, rng: random.Random, vocabulary: int) -> list[Any]:
+    def arguments(self, rng: random.Random, vocabulary: int) -> list[object]:
         """A new random prompt (or several), and how many tokens."""
         prompts = [ids(rng, n, vocabulary) for n in self.lengths]
-        first: Any = prompts if self.method == "streams" else prompts[0]
+        first: object = prompts if self.method == "streams" else prompts[0]
         return [first, self.tokens] if self.tokens else [first]
 
 
@@ -137,10 +135,19 @@ def run(
 ) -> Report:
     """Measure a model (a name or a path), and the peers beside it.
 
-    threads: None = all cores that the process may use. rounds: that count. quick: fewer sizes, one
-    start. say: told what is being done. notebook: measure cells in a real kernel, too. tasks: other
-    ones than `groups` gives. Raises RequestError for an unknown peer or a failure of our own, and
-    what models.resolve raises.
+    Args:
+        model: A name or a path.
+        peers: Names of `PEERS`.
+        threads: None takes all cores that the process may use.
+        rounds: How many count; one more warms up.
+        quick: Fewer sizes, one start, and nothing new is begun after BUDGET seconds.
+        say: Told what is being done.
+        notebook: Measure cells in a real kernel, too.
+        tasks: Other tasks than `groups` gives.
+
+    Raises:
+        RequestError: An unknown peer, or a failure of our own engine.
+        ModelError: The model cannot be found or fetched.
     """
     from .. import models
     from ..engine.kernels.team import available_cores
@@ -154,26 +161,27 @@ def run(
     threads = threads or available_cores()
     setup = Setup(path, threads, rounds, vocabulary, token_bytes, random.Random(), say)
     found = Gathered()
-    bandwidth = 0.0
+    begun = clock()
+
+    def late() -> bool:
+        return quick and clock() - begun > BUDGET
+
     found.add("import llm_magic", OURS, "s", _imports(rounds))
     with ExitStack() as stack:
         workers = _start(setup, (OURS, *peers), min(rounds, 1 if quick else STARTS), found)
         for worker in workers.values():
             stack.enter_context(worker)
         _cold(setup, found)
-        for group in tasks or groups(quick):
-            say(", ".join(task.name for task in group))
-            # The memory's speed is that of the moment: a virtual machine's cores may be moved to
-            # where they share a path to it, or have one each [51 and 82 GB/s measured].
-            near = any(task.name == DECODE for task in group)
-            before = _bandwidth(threads, found) if near else 0.0
-            _turns(setup, group, list(workers.values()), found)
-            after = _bandwidth(threads, found) if near else 0.0
-            bandwidth = max(bandwidth, before, after)
+        bandwidth, left = _in_turns(setup, tasks or groups(quick), workers, found, late)
         kv = _memory(workers, found)
-    if notebook:
+    if notebook and not late():
         say("cells in a notebook kernel")
         _cells(setup, found)
+    elif notebook:
+        left.append("cells")
+    if left:
+        found.said.append(f"left out, as --quick begins nothing after {BUDGET:.0f} s: "
+                          f"{', '.join(left)}")  # fmt: skip
     return Report(
         model=resolved.name,
         file_bytes=os.path.getsize(path),
@@ -196,6 +204,29 @@ def available(names: Iterable[str]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------- the parts
+
+
+def _in_turns(
+    setup: Setup,
+    groups: Sequence[Sequence[Task]],
+    workers: dict[str, Worker],
+    found: Gathered,
+    late: Callable[[], bool],
+) -> tuple[float, list[str]]:
+    """Measure groups until it is late; returns the bandwidth and the names of the tasks left."""
+    bandwidth = 0.0
+    for i, group in enumerate(groups):
+        if late():
+            return bandwidth, [task.name for rest in groups[i:] for task in rest]
+        setup.say(", ".join(task.name for task in group))
+        # The memory's speed is that of the moment: a virtual machine's cores may be moved to
+        # where they share a path to it, or have one each [51 and 82 GB/s measured].
+        near = any(task.name == DECODE for task in group)
+        before = _bandwidth(setup.threads, found) if near else 0.0
+        _turns(setup, group, list(workers.values()), found)
+        after = _bandwidth(setup.threads, found) if near else 0.0
+        bandwidth = max(bandwidth, before, after)
+    return bandwidth, []
 
 
 def _start(setup: Setup, names: Sequence[str], rounds: int, found: Gathered) -> dict[str, Worker]:

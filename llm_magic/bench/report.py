@@ -1,9 +1,6 @@
-"""What a benchmark found: numbers, machine, versions; as a table and as JSON.
+"""The report of a benchmark: numbers, machine, versions; as a table and as JSON."""
 
-Comes in: results. Goes out: `Report`, its text, its dictionary and back. It must not know how
-anything is measured.
-"""
-
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -53,6 +50,21 @@ class Report:
     bandwidth: float
     failures: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of machine, in a line: "AMD EPYC, 2 cores, avx512_vnni".
+
+        Numbers of two kinds cannot be compared, so runs are kept by it.
+        """
+        features = self.machine.get("features", "").split(" ")[0]
+        parts = (self.machine.get("cpu", ""), self.machine.get("cores", ""), features)
+        return ", ".join(part for part in parts if part) or "unknown machine"
+
+    @property
+    def kind_slug(self) -> str:
+        """`kind` as a name of a folder: "amd-epyc-2-cores-avx512-vnni"."""
+        return re.sub(r"[^a-z0-9]+", "-", self.kind.lower()).strip("-")
 
     @property
     def subjects(self) -> list[str]:
@@ -184,9 +196,10 @@ def remarks(report: Report) -> list[tuple[str, str]]:
 
 
 def table(report: Report) -> str:
-    """The report as aligned text."""
+    """The report as aligned text, headed by the kind of machine."""
     titles = head(report)
-    lines = aligned([titles, *rows(report)], range(1, len(titles)), rule=True)
+    lines = [f"{report.model} on {report.kind}", ""]
+    lines += aligned([titles, *rows(report)], range(1, len(titles)), rule=True)
     pairs = remarks(report)
     width = max(len(name) for name, _ in pairs)
     return "\n".join([*lines, "", *(f"{name:<{width}}  {what}" for name, what in pairs)])
