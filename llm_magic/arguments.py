@@ -37,7 +37,9 @@ class RequestOptions(TypedDict, total=False):
     tool_syntax: str | None
 
 
-OPTIONS = (*FIELDS, *RequestOptions.__annotations__, *kinds.names())
+def option_names() -> tuple[str, ...]:
+    """Every keyword option of a request."""
+    return (*FIELDS, *RequestOptions.__annotations__, *kinds.names())
 
 
 def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any]) -> Request:
@@ -58,8 +60,9 @@ def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any])
     Traceback (most recent call last):
     llm_magic.errors.RequestError: unknown option 'temprature'; did you mean temperature?
     """
+    known = option_names()
     for name in options:
-        if name not in OPTIONS:
+        if name not in known:
             raise _unknown(name)
     present = {name: value for name, value in options.items() if value is not None}
     sampling = read({name: value for name, value in present.items() if name in FIELDS})
@@ -84,8 +87,9 @@ def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any])
 
 
 def _unknown(name: object) -> RequestError:
-    near = difflib.get_close_matches(str(name), OPTIONS, 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(OPTIONS)}"
+    known = option_names()
+    near = difflib.get_close_matches(str(name), known, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(known)}"
     return RequestError(f"unknown option {name!r}; {hint}")
 
 

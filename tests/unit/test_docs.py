@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 import llm_magic
+from llm_magic.chat.constraints.compiler import GRAMMARS
+from llm_magic.chat.constraints.kinds import KINDS
+from llm_magic.chat.parsing.syntax import SYNTAXES
+from llm_magic.engine.arch import ARCHITECTURES
+from llm_magic.ui.magics.commands import COMMANDS
 
+TABLES = (COMMANDS, KINDS, GRAMMARS, SYNTAXES, ARCHITECTURES)
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
@@ -91,6 +97,28 @@ def test_a_decision_says_context_decision_and_consequences():
             text = path.read_text(encoding="utf-8").lower()
             assert re.search(r"context|problem", text), path.name
             assert "decision" in text, path.name
+
+
+def _examples() -> dict[str, str]:
+    """Section of docs/adding.md -> its Python blocks as one program."""
+    text = (DOCS / "adding.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    blocks = {s.split("\n")[0]: re.findall(r"^```python\n(.*?)^```", s, re.DOTALL | re.MULTILINE)
+              for s in sections}  # fmt: skip
+    return {title: "\n".join(found) for title, found in blocks.items() if found}
+
+
+@pytest.mark.parametrize("title", _examples())
+def test_examples_of_adding_things_run(title):
+    before = [set(table) for table in TABLES]
+    try:
+        exec(
+            compile(_examples()[title], f"docs/adding.md, {title}", "exec"), {"__name__": "example"}
+        )
+    finally:
+        for table, keys in zip(TABLES, before, strict=True):
+            for key in set(table) - keys:
+                del table[key]
 
 
 # ----------------------------------------------------------------------------- generated parts
