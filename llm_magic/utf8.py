@@ -1,8 +1,6 @@
-"""Bytes of tokens in, text out: UTF-8 decoding that may stop in the middle of a character.
+"""Text that can be carried and shown: UTF-8 decoding in pieces, surrogates, control characters.
 
-What comes in: the bytes of tokens, in order, or text of others. What goes out: text that never ends
-in half a character, and that UTF-8 can carry. Standard library only, so that all layers can share
-it. It must not know what a token is: it sees bytes.
+Standard library only, so that all layers can share it.
 """
 
 import codecs
@@ -35,6 +33,25 @@ def whole_json(value: Any) -> Any:
         case list():
             return [whole_json(item) for item in value]
     return value
+
+
+# What a terminal obeys: C0 but for tab and line feed, DEL, C1. C0 and DEL have pictures in Unicode.
+_CONTROLS = {
+    code: chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"\\x{code:02x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\t\n"
+}
+
+
+def for_terminal(text: str) -> str:
+    r"""Text of a model, a tool or a file for a terminal: control characters are shown, not obeyed.
+
+    >>> for_terminal("\x1b[2Jgone\x07")
+    '␛[2Jgone␇'
+    >>> for_terminal("one\r\ntwo\rthree")
+    'one\ntwo␍three'
+    """
+    return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
 class StreamDecoder:

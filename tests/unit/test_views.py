@@ -573,3 +573,37 @@ def test_a_download_that_is_complete_is_being_checked() -> None:  # F269
     assert progress.plain(half).startswith("downloading: 5 MB of 93 MB [#")
     assert whole == progress.Work("checking the downloaded file")
     assert progress.work(Progress("verify", 1, 4)).line == "checking the downloaded file: 1 of 4"
+
+
+# ----------------------------------------------------------------------------- terminals, exports
+
+
+def test_control_characters_reach_no_terminal() -> None:  # F223
+    evil = "a\x1b[2Jb\x1b]0;t\x07c\x1b]52;c;eA==\x9b1Ad\re\x08"
+    record = ToolRecord(1, ToolCall("c", "f", "{}"), {}, "auto", "ok", 0.1, evil)
+    token = Token(0, evil.encode(), -1.0, 1, (Top(0, evil.encode(), -1.0),))
+    reply = Reply(evil, trace=(record,), prompt=evil, choices={evil: 1.0}, tokens=(token,))
+    plain = [reply_methods.bundle(reply, Look(), note=evil)["text/plain"]]
+    views = (reply.heatmap(), reply.alternatives(0), reply.trace(), reply.prompt_view())
+    plain += [repr(view) for view in (*views, reply.choice_bars())]
+    for text in plain:
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text), text
+    assert "a␛[2Jb␛]0;t␇c" in plain[0]
+
+
+def test_exported_markdown_shows_no_style_rules() -> None:  # F270
+    """Where the style element is removed or escaped, what was in it is a comment."""
+    page = reply_methods.bundle(reply_of(), Look())["text/html"]
+    assert re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    for mark in ("", "&lt;"):
+        left = page.replace("<style>", mark).replace("</style>", mark)
+        rest = re.sub(r"<!--.*?-->", "", left, flags=re.DOTALL)
+        assert "!important" not in rest
+
+
+def test_whole_choices_take_the_place_of_the_heat_map() -> None:  # F264
+    reply = replace(reply_of(), choices={" w0 w1 w2 w3 w4 w5": 0.9, "other": 0.1})
+    text = shown(reply_methods.bundle(reply, Look())["text/html"])
+    assert "90%" in text
+    assert "Token probabilities" not in text
+    assert "Token probabilities" in shown(reply_methods.bundle(reply, Look(heat=True))["text/html"])

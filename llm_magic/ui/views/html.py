@@ -61,13 +61,17 @@ _DARK_RULES = {
 
 
 def style(extra: dict[str, str] | None = None) -> str:
-    """A style element for dark themes. `extra`: more rules, selector -> declarations."""
+    """A style element for dark themes. `extra`: more rules, selector -> declarations.
+
+    The comment around the rules means nothing to CSS. Viewers of exported Markdown that remove or
+    escape the element (GitHub) would show the rules as text otherwise.
+    """
     dark = {f"{_DARK} {selector}": look for selector, look in (_DARK_RULES | (extra or {})).items()}
     rules = _RULES | dark
     return (
-        "<style>"
+        "<style><!-- "
         + "".join(f"{selector}{{{look}}}" for selector, look in rules.items())
-        + "</style>"
+        + " --></style>"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.view_protocols import Bundle as Bundle
 from llm_magic.chat.view_protocols import MimeTypes
+from llm_magic.utf8 import for_terminal
 
 from . import choices, compare, html, logprobs, prompt, summary, throughput, tokens, tooltrace
 from .summary import model_name
@@ -84,7 +85,7 @@ class Fragment:
 
     def __init__(self, body: str, plain: str) -> None:
         self.body = body
-        self.plain = plain
+        self.plain = for_terminal(plain)
 
     @property
     def html(self) -> str:
@@ -145,7 +146,7 @@ def bundle(reply: Reply, look: Look, note: str = "", prepared: str = "") -> Bund
         extra=DARK if shaded else None,
     )
     suffix = f"\n\n[{note}]" if note else ""
-    data: Bundle = {"text/plain": _plain(reply, look) + suffix, "text/html": page}
+    data: Bundle = {"text/plain": _plain(reply, look) + for_terminal(suffix), "text/html": page}
     if not look.docs:
         data["text/markdown"] = _markdown(reply, look) + (f"\n\n*{note}*" if note else "")
         data[VENDOR] = saved(reply, look)
@@ -156,7 +157,9 @@ def _content(reply: Reply, look: Look) -> tuple[str, str]:
     """The answer, and the heat map below it (or "" where the answer itself is shaded)."""
     heat = look.heat
     if heat is None:
-        heat = "tokens" in look.show or any(t.top for t in reply.tokens)
+        # Of whole choices the bars tell more: pieces of words were never the model's own wish.
+        recorded = reply.choices is None and any(t.top for t in reply.tokens)
+        heat = "tokens" in look.show or recorded
     if heat and look.format == "text" and set(reply.kinds) == {"answer"} and not look.before:
         return logprobs.shaded(reply), ""  # the same text, now shaded
     page = body(look.before + reply.text, look.format, look.language)
@@ -196,7 +199,7 @@ def _plain(reply: Reply, look: Look) -> str:
         fenced(text)[0] if look.format == "code" else text,
         *hints(reply),
     )
-    return "\n\n".join(part for part in parts if part)
+    return for_terminal("\n\n".join(part for part in parts if part))
 
 
 def _markdown(reply: Reply, look: Look) -> str:
