@@ -1,7 +1,7 @@
 """Generated parts of the documentation.
 
-The annotated tree of docs/how-it-works.md (the first sentence of every file, in reading order), and
-the list of docs/decisions/index.md.
+The annotated tree of docs/how-it-works.md (the first sentence of every file, in reading order), the
+list of docs/decisions/index.md, and docs/reference/magics.md (magics.py).
 
 .venv/bin/python docs/tree.py            check, exit 1 if one of them differs
 .venv/bin/python docs/tree.py --write    write them
@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import shorten
 
+import magics
+
 ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference" / "magics.md"
 PAGE = ROOT / "docs" / "how-it-works.md"
 DECISIONS = ROOT / "docs" / "decisions"
 BLOCK = re.compile(r"```text\n(llm_magic/\n.*?)```", re.DOTALL)
@@ -142,6 +145,7 @@ def generated() -> dict[Path, str]:
     return {
         PAGE: with_tree(PAGE.read_text(encoding="utf-8")),
         DECISIONS / "index.md": decisions(),
+        REFERENCE: magics.page(),
     }
 
 

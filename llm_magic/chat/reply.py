@@ -200,9 +200,10 @@ class Reply:
     def alternatives(self, i: int) -> View:
         """What else the model might have said at token `i`, most likely first.
 
+        >>> from llm_magic.events import Top
         >>> cat = Token(1, b" cat", -1.2, 2, (Top(7, b" dog", -0.5), Top(1, b" cat", -1.2)))
         >>> print(repr(Reply(" cat", tokens=(cat,)).alternatives(0)))
-        token 0 · entropy at least 1.29 bits
+        token 0 · entropy at least 1.28 bits
           ␣dog                   61%   −0.50
         → ␣cat                   30%   −1.20
 
