@@ -32,7 +32,9 @@ def named(error: BaseException) -> str:
     """The class of an error that may be anybody's, and its text, if it has one: that may fail."""
     try:
         text = whole(str(error)).strip()
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -149,7 +149,8 @@ class ToolRecord:
 
     approval: "auto" (none asked), "approved", "edited", "refused".
     status: "ok", "error" (the tool raised), "invalid" (arguments failed validation), "unknown"
-        (no such tool), "refused", "timeout", "interrupted".
+        (no such tool), "refused", "timeout", "interrupted", "repeated" (answered from an earlier
+        record of the turn; the tool did not run).
     result: the text that went back to the model. seconds: how long it ran. waited: seconds that a
         person took to decide about it before.
     """

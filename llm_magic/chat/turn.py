@@ -1,7 +1,7 @@
-"""One turn of a conversation: the model speaks, its tools run, it speaks again.
+"""One turn of a conversation: the model answers, its tool calls run, the model answers again.
 
-Comes in: messages, a way to stream an answer to them, tools. Goes out: one Stream over all rounds,
-and at its end the messages that the turn adds to the history. It must not know models or displays.
+A `Turn` is one Stream over all rounds. At its end it hands over the messages that the turn adds to
+the conversation.
 """
 
 import threading
@@ -29,6 +29,7 @@ from .reply import Fold, Reply
 from .stream import Stream
 from .tools.definition import Tool
 from .tools.execution import Approve, Halt, run_call
+from .tools.repeats import Repeats
 
 # Starts the answer to messages, given (messages, is it the first round?, may tools be called?).
 Open = Callable[[tuple[Message, ...], bool, bool], Stream]
@@ -40,8 +41,8 @@ Settle = Callable[[tuple[Message, ...], Reply], None]
 class Rules:
     """How a turn treats calls.
 
-    max_steps: rounds of calls in one turn; behind them the model is asked once more, without tools,
-    so that every turn ends in words. approve, timeout: see toolrun.run_call.
+    max_steps: rounds of calls in one turn. After them the model is asked once more without tools, so
+    that every turn ends in words. approve, timeout: see tools.execution.run_call.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -75,6 +76,7 @@ class Turn:
         self._fold = Fold()
         self._usage, self._timings = Usage(), Timings()
         self._halt = Halt()
+        self._repeats = Repeats()
         self._stop: FinishReason | None = None
         self._done = self._closed = False
         self.reading = False  # somebody is inside __next__
@@ -129,6 +131,7 @@ class Turn:
     def _begin(self) -> None:
         """Ask for the next round's answer."""
         may_call = bool(self._rules.tools) and self._round < self._rules.max_steps
+        may_call = may_call and not self._repeats.exhausted
         try:
             inner = self._open((*self._messages, *self._added), self._round == 0, may_call)
         except Exception:
@@ -186,6 +189,9 @@ class Turn:
 
     def _run(self, call: ToolCall) -> None:
         rules = self._rules
+        if (known := self._repeats.answer(call, self._round)) is not None:
+            self._answered(known)
+            return
         try:
             record = run_call(
                 call, rules.tools, self._round,
@@ -195,6 +201,7 @@ class Turn:
             self._answered(cast(ToolRecord, e.record))  # type: ignore[attr-defined]
             self._stop = self._stop or "interrupted"
             raise KeyboardInterrupt from None  # not the one of a reply that the tool asked for
+        self._repeats.add(record)
         self._answered(record)
 
     def _answered(self, record: ToolRecord) -> None:

@@ -162,6 +162,50 @@ def test_what_goes_wrong_in_a_tool_is_told_to_the_model():
     assert "'x' is not of type 'integer'" in results[2]
 
 
+def test_a_call_with_a_known_result_is_answered_from_the_record():
+    """F274: two equal results are enough; the third call neither runs nor asks."""
+    again = calling(("add", {"a": 1, "b": 2}))
+    other_order = calling(("add", {"b": 2, "a": 1}))
+    asked = []
+    chat, provider = talk(
+        again, again, other_order, again, "It is 3.", tools=[add],
+        approve=lambda *a: asked.append(a) or True,
+    )  # fmt: skip
+    reply = chat.ask("1 + 2?")
+    assert [r.status for r in reply.trace] == ["ok", "ok", "repeated", "repeated"]
+    assert len(asked) == 2
+    assert "was not run again" in reply.trace[2].result
+    assert reply.trace[2].result.endswith("\n3")
+    assert reply.text == "It is 3."
+    assert provider.requests[-1].tool_choice == "none"
+    assert [r.tool_choice for r in provider.requests[:4]] == ["auto"] * 4
+
+
+def test_a_call_whose_results_differ_runs_every_time():
+    count = iter(range(100))
+    chat, _ = talk(*[calling(("draw", {}))] * 4, "Done.", tools=[drawing(count)])
+    assert [r.result for r in chat.ask("Draw.").trace] == ["0", "1", "2", "3"]
+
+
+def drawing(count):
+    def draw() -> int:
+        return next(count)
+
+    return draw
+
+
+def test_a_refused_call_is_not_asked_for_again():
+    asked = []
+    again = calling(("add", {"a": 1, "b": 2}))
+    chat, _ = talk(
+        again, again, "No.", tools=[add], approve=lambda *a: asked.append(a) or "too dear"
+    )
+    trace = chat.ask("1 + 2?").trace
+    assert [r.status for r in trace] == ["refused", "repeated"]
+    assert len(asked) == 1
+    assert "too dear" in trace[1].result
+
+
 def test_approval_refusal_and_other_arguments():
     asked = []
 

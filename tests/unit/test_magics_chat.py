@@ -25,7 +25,7 @@ from llm_magic.llm import LLM
 from llm_magic.provider import Request
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.magics import extension
-from llm_magic.ui.magics.approval import Asking
+from llm_magic.ui.magics.approval import CellApproval
 from llm_magic.ui.reply_methods import VENDOR
 from llm_magic.ui.views import summary
 
@@ -494,8 +494,8 @@ class Typed:
         ('{"n": 5}', "edited", "ok", "10"),
         ('{"n": "x"}', "edited", "invalid", "Error: The arguments are not valid."),
         ('{"n": ', "refused", "refused", "Error: The user refused this call: the arguments typed"),
-        (StdinNotImplementedError, "refused", "refused", "nobody could be asked"),
-        (EOFError, "refused", "refused", "nobody could be asked"),
+        (StdinNotImplementedError, "refused", "refused", "this front end has no input"),
+        (EOFError, "refused", "refused", "this front end has no input"),
     ],
 )
 def test_a_call_waits_for_approval(
@@ -528,6 +528,35 @@ def test_all_holds_for_one_cell(
     assert len(typed.asked) == 2
 
 
+def test_all_ends_with_its_cell_for_a_conversation_in_a_variable(
+    tools: InteractiveShell, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F305
+    typed = Typed("a", "n")
+    monkeypatch.setattr("builtins.input", typed)
+    answers.say(calling("double", n=1), "Done.", calling("double", n=3), "Done.")
+    ask(tools, "--chat d --tools double --approve", "Go.", "c1")
+    tools.run_line_magic("llm", "history d -o conv")
+    tools.run_cell("later = conv.ask('Go on.')").raise_error()
+    assert [r.approval for r in tools.user_ns["later"].trace] == ["refused"]
+    assert len(typed.asked) == 2
+
+
+def test_approval_stays_on_for_other_tools_until_it_is_switched_off(
+    tools: InteractiveShell, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F305
+    typed = Typed("y", "n")
+    monkeypatch.setattr("builtins.input", typed)
+    answers.say(calling("double", n=1), "Done.", calling("double", n=3), "Done.")
+    ask(tools, "--chat d --tools double --approve", "Go.", "c1")
+    ask(tools, "--chat d --tools double", "Again.", "c2")
+    assert [r.approval for r in tools.user_ns["_llm"].trace] == ["refused"]
+    answers.say(calling("double", n=4), "Done.", calling("double", n=5), "Done.")
+    ask(tools, "--chat d --no-approve", "Again.", "c3")
+    ask(tools, "--chat d", "Again.", "c4")
+    assert [r.approval for r in tools.user_ns["_llm"].trace] == ["auto"]
+    assert len(typed.asked) == 2
+
+
 def test_what_is_asked_cannot_deceive() -> None:
     question: list[str] = []
 
@@ -538,7 +567,7 @@ def test_what_is_asked_cannot_deceive() -> None:
     call = llm_magic.events.ToolCall("c", "rm", "{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.input", typed)
-        Asking()(call, {"path": "a\x1b[2K\u202e\n", "x": "z" * 5000})
+        CellApproval(lambda: 1)(call, {"path": "a\x1b[2K\u202e\n", "x": "z" * 5000})
     (line,) = question[0].splitlines()[:-1]
     assert line.startswith('rm(path="a\\u001b[2K\\u202e\\n", x="zzz')
     assert len(line) < 2_100

@@ -1,12 +1,8 @@
-"""A person decides about a tool call: `input()` in the cell that makes it.
-
-Comes in: a call and its arguments, written by a model. Goes out: a verdict (see toolrun.Verdict).
-It must not know conversations or displays.
-"""
+"""Approval of tool calls: the cell shows the call and asks with `input()` whether to run it."""
 
 import builtins
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
@@ -19,24 +15,30 @@ _HELP = "[y]es, [N]o, [a]ll of this cell, other arguments as JSON, or why not"
 _WORDS = {"y": True, "yes": True, "": False, "n": False, "no": False}
 
 
-class Asking:
-    """Asks about each call. One object per cell: "all" holds for the rest of that cell."""
+class CellApproval:
+    """Asks the user about each call. The answer "all" holds until the cell that gave it has ended.
 
-    def __init__(self) -> None:
-        self._all = False
+    Args:
+        running: Identifies the run of the current cell: another value means another run. A
+            conversation outlives its cells, so a call can come from a later cell or from a thread.
+    """
+
+    def __init__(self, running: Callable[[], object]) -> None:
+        self._running = running
+        self._approved: object = None  # the run for which the user answered "all"
 
     def __call__(self, call: ToolCall, arguments: Any) -> bool | str | Mapping[str, Any]:
-        if self._all:
+        if self._approved is not None and self._approved == self._running():
             return True
         question = f"{summary.call(call.name, arguments)}\nrun it? {_HELP}: "
         try:
-            # Looked up now: a kernel puts its own `input` there for each cell.
+            # Looked up here, since a kernel replaces `input` for each cell.
             answer = builtins.input(question).strip()
         except (StdinNotImplementedError, EOFError, OSError):
-            return "nobody could be asked, since there is no input here"
+            return "approval is needed, and this front end has no input"
         word = answer.lower()
         if word in ("a", "all"):
-            self._all = True
+            self._approved = self._running()
             return True
         return _WORDS[word] if word in _WORDS else _other(answer)
 

@@ -183,7 +183,19 @@ class LLMMagics(Magics):  # type: ignore[misc]
     )
     @argument_group("Tools")
     @argument("--tools", metavar="NAMES", help="functions it may call, with commas between")
-    @argument("--approve", action="store_true", help="ask before each call")
+    @argument(
+        "--approve",
+        action="store_const",
+        const=True,
+        help="ask before each call; stays on in the conversation",
+    )
+    @argument(
+        "--no-approve",
+        dest="approve",
+        action="store_const",
+        const=False,
+        help="run calls of this conversation without asking",
+    )
     @argument("--max-steps", type=int, metavar="N", help="most rounds of calls (8)")
     @argument(
         "--tool-choice", metavar="WHICH", help="auto, none, required, or the one it must call"

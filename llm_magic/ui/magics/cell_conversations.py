@@ -22,6 +22,7 @@ class Talks:
         self.named = Conversations()
         self.models: dict[str, str] = {}  # who answers in each, by the name that was asked for
         self.latest: str | None = None  # the one that was used last
+        self.run = 1  # counts the runs of cells; an approval for a whole run ends with it
         self._cells: list[str | None] = []  # that run now, the innermost last
         self._asked: Counter[str] = Counter()
 
@@ -29,6 +30,7 @@ class Talks:
         """A cell begins to run; None: nobody knows which. What a cell runs in its turn (`%run`,
         `run_cell`) belongs to it."""
         if cell is not None or not self._cells:
+            self.run += 1
             self._cells = [cell]
             self._asked.clear()
         else:
@@ -38,6 +40,8 @@ class Talks:
         """The cell has ended."""
         if self._cells:  # else the cell that loaded the extension, which nobody saw begin
             self._cells.pop()
+        if not self._cells:
+            self.run += 1
 
     def open(self, name: str, make: Callable[[], Conversation], new: bool = False) -> Conversation:
         """The conversation of that name, made where there is none; new: made in any case."""

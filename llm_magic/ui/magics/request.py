@@ -19,17 +19,17 @@ from llm_magic.llm import LLM
 from llm_magic.provider import Stream
 
 from . import lookup
-from .approval import Asking
+from .approval import CellApproval
 from .prefill import Prefilled
 from .session import Notebook
 
 # Options that only mean something in a chat, by the name that they have in the namespace.
 _CHAT_ONLY = {
     "system": "--system", "chat": "--chat", "new": "--new", "prefill": "--prefill",
-    "tools": "--tools", "approve": "--approve", "max_steps": "--max-steps",
+    "tools": "--tools", "approve": "--approve and --no-approve", "max_steps": "--max-steps",
     "tool_choice": "--tool-choice", "think": "--think and --no-think", "trim": "--trim",
 }  # fmt: skip
-_OFF = {"new": False, "approve": False, "trim": False}  # flags that nobody set
+_OFF = {"new": False, "trim": False}  # flags that nobody set
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,10 @@ def _conversation(nb: Notebook, ask: Ask, llm: LLM) -> Conversation:
         found.system = ask.system
     rules = found.rules
     if ask.tools is not None:
-        # Told as a whole: what was approved for some functions is not approved for others.
-        rules = replace(begin().rules, approve=None)
-    asked = given.approve or rules.approve is not None
+        # Approval stays on for other tools, until --no-approve switches it off.
+        rules = replace(begin().rules, approve=rules.approve)
+    asked = rules.approve is not None if given.approve is None else given.approve
+    approval = CellApproval(lambda: nb.talks.run) if asked else None
     steps = rules.max_steps if given.max_steps is None else given.max_steps
-    found.rules = replace(rules, max_steps=steps, approve=Asking() if asked else None)
+    found.rules = replace(rules, max_steps=steps, approve=approval)
     return found

@@ -26,8 +26,9 @@ _WORDS = {
     "refused": "refused",
     "timeout": "timed out",
     "interrupted": "interrupted",
+    "repeated": "answered from the record",
 }
-_MARKS = {"ok": "✓", "refused": "⊘"}
+_MARKS = {"ok": "✓", "refused": "⊘", "repeated": "↻"}
 
 
 def fragment(trace: Sequence[ToolRecord], *, opened: bool = False) -> str:
@@ -53,7 +54,7 @@ def export(trace: Sequence[ToolRecord]) -> str:
 
 def _headline(trace: Sequence[ToolRecord]) -> str:
     count = len(trace)
-    failed = sum(r.status != "ok" for r in trace)
+    failed = sum(r.status not in ("ok", "repeated") for r in trace)
     parts = [f"{count} tool call{'s' * (count != 1)}"]
     if failed:
         parts.append(f"{failed} not ok")
