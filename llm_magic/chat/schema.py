@@ -6,6 +6,7 @@ Python values. It must not know tokens, models or tools.
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -572,7 +573,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, type):
         return str(value)
     if callable(show := getattr(value, "_repr_llm_", None)):  # a Reply is its text
-        return whole(str(show()))
+        with contextlib.suppress(Exception):  # a broken view: the value's own text then
+            return whole(str(show()))
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     if isinstance(value, bytes | bytearray):

@@ -41,8 +41,8 @@ Settle = Callable[[tuple[Message, ...], Reply], None]
 class Rules:
     """How a turn treats calls.
 
-    max_steps: rounds of calls in one turn. After them the model is asked once more without tools, so
-    that every turn ends in words. approve, timeout: see tools.execution.run_call.
+    max_steps: rounds of calls in one turn. After them the model is asked once more without tools,
+    so that every turn ends in words. approve, timeout: see tools.execution.run_call.
     """
 
     tools: tuple[Tool, ...] = ()
