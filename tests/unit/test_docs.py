@@ -1,5 +1,6 @@
 """What README and docs claim: links, commands, file names, the generated parts, their length."""
 
+import ast
 import importlib
 import re
 import subprocess
@@ -97,6 +98,26 @@ def test_a_decision_says_context_decision_and_consequences():
             text = path.read_text(encoding="utf-8").lower()
             assert re.search(r"context|problem", text), path.name
             assert "decision" in text, path.name
+
+
+def _texts_of_the_package() -> str:
+    """Every string of the package; of an f-string the parts between its values."""
+    found = []
+    for path in (ROOT / "llm_magic").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    scripts = (path.read_text(encoding="utf-8") for path in (ROOT / "llm_magic").rglob("*.js"))
+    return "\0".join([*found, *scripts])
+
+
+def test_messages_of_the_troubleshooting_page_are_those_of_the_package():
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^### `(.*)`$", text, re.MULTILINE)
+    assert len(messages) >= 15
+    said = _texts_of_the_package()
+    parts = [part.strip() for message in messages for part in message.split("…")]
+    assert not [part for part in parts if part not in said]
 
 
 def _examples() -> dict[str, str]:
