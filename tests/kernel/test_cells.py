@@ -457,7 +457,7 @@ def test_tinygrad_in_a_cell_beside_a_generation(real: Kernel) -> None:
 
 @pytest.mark.model
 def test_a_thread_and_a_cell_share_the_engine(real: Kernel) -> None:
-    """As a chat widget does: its pump reads a stream while a cell reads its own."""
+    """As a chat widget does: its controller reads a stream while a cell reads its own."""
     real.run("expected = llm.complete('1, 2, 3,', max_tokens=40).text").check()
     real.run(
         "texts = []\n"

@@ -13,13 +13,13 @@ from llm_magic.llm import LLM
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.views.ledger import Ledger
 from llm_magic.ui.widgets.chat import transcript
-from llm_magic.ui.widgets.chat.controller import Pump
+from llm_magic.ui.widgets.chat.controller import ChatController
 from llm_magic.ui.widgets.chat.transcript import Transcript
-from llm_magic.ui.widgets.shared.jupyter import Kept
+from llm_magic.ui.widgets.shared.jupyter import UpdatableOutput
 
 
-class Port:
-    """A chat without a widget: what the pump posts is kept, with the time it came."""
+class ChatHost:
+    """A chat without a widget: what the controller posts is kept, with the time it came."""
 
     def __init__(
         self, llm: LLM, before: Callable[[Callable[[Progress], None]], None] | None = None
@@ -31,9 +31,9 @@ class Port:
         self.threads: set[str] = set()
         self.settles = 0
         self.ledger = Ledger()
-        self.kept = Kept({"text/plain": ""}, "transcript")
+        self.kept = UpdatableOutput({"text/plain": ""}, "transcript")
         self.transcript = Transcript({}, ())
-        self.pump: Pump | None = None
+        self.controller: ChatController | None = None
         self.values: dict[str, Any] = {}
         self.key = "0"
 
@@ -70,8 +70,8 @@ class Port:
 
     def settled(self) -> None:
         self.settles += 1
-        if self.pump is not None:
-            self.transcript = transcript.transcript(self.pump.turns, self.name)
+        if self.controller is not None:
+            self.transcript = transcript.transcript(self.controller.turns, self.name)
         self.kept.change(None)
         self.threads.add(threading.current_thread().name)
 
@@ -113,15 +113,15 @@ class Page:
         return "".join(self.turns[i]["answer"])
 
 
-def chat(script: Any, **options: Any) -> tuple[Pump, Port]:
-    port = Port(LLM(Scripted(script, **options)))
-    port.pump = Pump(port)
-    return port.pump, port
+def chat(script: Any, **options: Any) -> tuple[ChatController, ChatHost]:
+    host = ChatHost(LLM(Scripted(script, **options)))
+    host.controller = ChatController(host)
+    return host.controller, host
 
 
-def say(pump: Pump, text: str, nonce: str = "n") -> None:
-    pump.submit({"t": "send", "text": text, "nonce": nonce})
-    assert pump.wait(20)
+def say(controller: ChatController, text: str, nonce: str = "n") -> None:
+    controller.submit({"t": "send", "text": text, "nonce": nonce})
+    assert controller.wait(20)
 
 
 def until(condition: Callable[[], bool], seconds: float = 10) -> None:

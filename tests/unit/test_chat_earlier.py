@@ -13,9 +13,9 @@ from support.chats import Page, chat, say, until
 
 from llm_magic.chat.reply import Reply
 from llm_magic.ui.widgets.chat import resume, transcript
-from llm_magic.ui.widgets.chat.controller import Pump
-from llm_magic.ui.widgets.chat.resume import Earlier, choose, finder, notebook
-from llm_magic.ui.widgets.chat.thread import Turns, plain
+from llm_magic.ui.widgets.chat.controller import ChatController
+from llm_magic.ui.widgets.chat.resume import SavedConversation, choose, finder, notebook
+from llm_magic.ui.widgets.chat.thread import Thread, plain
 
 
 def talk(text: str, **more: Any) -> dict[str, Any]:
@@ -190,42 +190,42 @@ def test_a_notebook_that_may_not_be_read_is_no_error(
 
 def test_versions_reasoning_and_settings_come_back() -> None:
     count = iter(range(9))
-    pump, _ = chat(lambda request: f"<think>why</think>answer {next(count)}")
-    pump.submit({"t": "set", "name": "temperature", "value": "0.25"})
-    say(pump, "one")
-    say(pump, "two")
-    first, answer, _, _ = pump.turns.path()
-    pump.submit({"t": "regenerate", "id": pump.turns.path()[3].id})
-    assert pump.wait(20)
-    pump.submit({"t": "edit", "id": first.id, "text": "uno", "nonce": ""})
-    assert pump.wait(20)
-    pump.submit({"t": "branch", "id": pump.turns.path()[0].id, "index": 0})
-    until(lambda: len(pump.messages) == 4)
+    controller, _ = chat(lambda request: f"<think>why</think>answer {next(count)}")
+    controller.submit({"t": "set", "name": "temperature", "value": "0.25"})
+    say(controller, "one")
+    say(controller, "two")
+    first, answer, _, _ = controller.turns.path()
+    controller.submit({"t": "regenerate", "id": controller.turns.path()[3].id})
+    assert controller.wait(20)
+    controller.submit({"t": "edit", "id": first.id, "text": "uno", "nonce": ""})
+    assert controller.wait(20)
+    controller.submit({"t": "branch", "id": controller.turns.path()[0].id, "index": 0})
+    until(lambda: len(controller.messages) == 4)
     answer.note = "stopped"
 
-    bundle = transcript.bundle(pump.turns, "m", about=pump.about)
-    for data in (bundle[KEY], pump.to_dict()):
+    bundle = transcript.bundle(controller.turns, "m", about=controller.about)
+    for data in (bundle[KEY], controller.to_dict()):
         data = json.loads(json.dumps(data))
-        fresh, port = chat(["next"])
+        fresh, host = chat(["next"])
         fresh.load(data)
         until(lambda fresh=fresh: len(fresh.messages) == 4)
-        assert fresh.messages == pump.messages
+        assert fresh.messages == controller.messages
         assert fresh.messages[-1].reasoning == "why"
-        assert shape(fresh.turns) == shape(pump.turns)
-        assert port.values == {"temperature": 0.25}  # never the model: a file must not choose it
+        assert shape(fresh.turns) == shape(controller.turns)
+        assert host.values == {"temperature": 0.25}  # never the model: a file must not choose it
         path = fresh.turns.path()
         assert path[1].note == "stopped"
-        assert path[1].foot() == pump.turns.path()[1].foot()
+        assert path[1].foot() == controller.turns.path()[1].foot()
         say(fresh, "three")
         assert fresh.turns.path()[-1].text == "next"
-        ids = [turn["id"] for turn in Page(port.posted).turns]
+        ids = [turn["id"] for turn in Page(host.posted).turns]
         assert len(set(ids)) == len(ids) == 6
         again, _ = chat(["x"])
         again.load(fresh.to_dict())
         assert shape(again.turns) == shape(fresh.turns) or again.wait(1)
 
 
-def shape(turns: Turns) -> Any:
+def shape(turns: Thread) -> Any:
     def below(turn: Any) -> Any:
         return [turn.message.text, turn.active, [below(child) for child in turn.children]]
 
@@ -235,7 +235,7 @@ def shape(turns: Turns) -> Any:
 def test_a_long_conversation_is_saved_without_what_makes_it_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    turns = Turns()
+    turns = Thread()
     user = turns.add(turns.root, "user", "question")
     for n in range(4):
         turns.answer(user, Reply(f"answer {n} " * 50, "thoughts " * 50))
@@ -269,7 +269,7 @@ def test_a_long_conversation_is_saved_without_what_makes_it_long(
     ],
 )
 def test_damaged_versions_change_nothing(row: Mapping[str, Any]) -> None:
-    turns = Turns()
+    turns = Thread()
     turns.add(turns.root, "user", "kept")
     with pytest.raises(ValueError, match=r"."):
         turns.load({"version": 1, "turns": [{"role": "assistant", "content": "x", **row}]})
@@ -283,176 +283,178 @@ def test_versions_inside_of_versions_end_somewhere() -> None:
         row = {"role": "user", "content": "x", "others": [other]}
         if depth in (50, 399):
             with pytest.raises(ValueError, match=r"too (many|deeply)"):
-                Turns().load({"version": 1, "turns": [row]})
+                Thread().load({"version": 1, "turns": [row]})
     many = {"role": "user", "content": "x"}
     with pytest.raises(ValueError, match="too many"):
-        Turns().load({"version": 1, "turns": [many] * 20_001})
-    deep = Turns()
+        Thread().load({"version": 1, "turns": [many] * 20_001})
+    deep = Thread()
     last = deep.root
     for n in range(300):  # each version inside of one that is not shown: deeper than is saved
         hidden, _ = (deep.add(last, "user", f"{text}{n}") for text in ("hidden", "shown"))
         last = hidden
-    loaded = Turns()
+    loaded = Thread()
     loaded.load(deep.to_dict())
     assert loaded.messages() == deep.messages()
 
 
 def test_the_model_that_was_chosen_on_the_page_is_not_saved() -> None:
-    pump, port = chat(["a"])
-    pump.submit({"t": "set", "name": "model", "value": "http://s3cret@elsewhere"})
-    pump.submit({"t": "set", "name": "top_k", "value": "4"})
-    until(lambda: len(port.values) == 2)
-    assert pump.about == {"settings": {"top_k": 4}}
+    controller, host = chat(["a"])
+    controller.submit({"t": "set", "name": "model", "value": "http://s3cret@elsewhere"})
+    controller.submit({"t": "set", "name": "top_k", "value": "4"})
+    until(lambda: len(host.values) == 2)
+    assert controller.about == {"settings": {"top_k": 4}}
 
 
 def test_settings_of_another_release_are_left_out() -> None:
-    pump, port = chat(["a"])
+    controller, host = chat(["a"])
     settings = {"temperature": 99, "top_k": 5, "new": 1, "model": "x", "system": ["no"]}
-    pump.load({**talk("hi"), "settings": settings})
-    until(lambda: len(pump.messages) == 2 and bool(port.values))
-    assert port.values == {"top_k": 5}
-    pump.load({**talk("ho"), "settings": 3, "at": 4, "model": None})
+    controller.load({**talk("hi"), "settings": settings})
+    until(lambda: len(controller.messages) == 2 and bool(host.values))
+    assert host.values == {"top_k": 5}
+    controller.load({**talk("ho"), "settings": 3, "at": 4, "model": None})
 
 
 # ------------------------------------------------------------------ the offer
 
 
-def offers(port: Any) -> list[Any]:
-    return [op for message in port.posted for op in message["ops"] if op["o"] == "offer"]
+def offers(host: Any) -> list[Any]:
+    return [op for message in host.posted for op in message["ops"] if op["o"] == "offer"]
 
 
-def offer(pump: Pump, data: Any) -> None:
+def offer(controller: ChatController, data: Any) -> None:
     """As where the notebook holds this data."""
-    assert pump.search(lambda: data).wait(10)
+    assert controller.search(lambda: data).wait(10)
 
 
 def test_an_offer_is_taken_up() -> None:
-    pump, port = chat(["next"])
-    offer(pump, {**talk("hello"), "model": "m", "at": "2026-01-02T03:04:05+00:00"})
-    assert pump.earlier is not None
-    until(lambda: bool(offers(port)))
-    assert offers(port)[-1] | {"o": ""} == {
+    controller, host = chat(["next"])
+    offer(controller, {**talk("hello"), "model": "m", "at": "2026-01-02T03:04:05+00:00"})
+    assert controller.earlier is not None
+    until(lambda: bool(offers(host)))
+    assert offers(host)[-1] | {"o": ""} == {
         "o": "", "n": 1, "model": "m", "at": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
-    assert pump.messages == ()
-    pump.submit({"t": "resume"})
-    until(lambda: len(pump.messages) == 2)
-    assert offers(port)[-1]["n"] == 0
-    assert pump.earlier is None
-    say(pump, "more")
-    assert [m.text for m in pump.messages] == ["hello", "hello!", "more", "next"]
-    pump.submit({"t": "resume"})  # of a second view, too late
-    pump.submit({"t": "hello", "page": "v"})
-    until(lambda: any("to" in message for message in port.posted))
-    assert len(pump.messages) == 4
-    assert Page(port.posted).notices == []
+    assert controller.messages == ()
+    controller.submit({"t": "resume"})
+    until(lambda: len(controller.messages) == 2)
+    assert offers(host)[-1]["n"] == 0
+    assert controller.earlier is None
+    say(controller, "more")
+    assert [m.text for m in controller.messages] == ["hello", "hello!", "more", "next"]
+    controller.submit({"t": "resume"})  # of a second view, too late
+    controller.submit({"t": "hello", "page": "v"})
+    until(lambda: any("to" in message for message in host.posted))
+    assert len(controller.messages) == 4
+    assert Page(host.posted).notices == []
 
 
 def test_a_message_begins_anew_and_ends_the_offer() -> None:
-    pump, port = chat(["fresh"])
-    offer(pump, talk("hello"))
-    say(pump, "new")
-    assert [m.text for m in pump.messages] == ["new", "fresh"]
-    assert pump.earlier is None
-    assert offers(port)[-1]["n"] == 0
+    controller, host = chat(["fresh"])
+    offer(controller, talk("hello"))
+    say(controller, "new")
+    assert [m.text for m in controller.messages] == ["new", "fresh"]
+    assert controller.earlier is None
+    assert offers(host)[-1]["n"] == 0
 
 
 def test_an_offer_outlives_a_message_that_failed_and_a_setting() -> None:
     from llm_magic.errors import EngineError
 
-    pump, port = chat([EngineError("no luck"), "fresh"])
-    offer(pump, talk("hello"))
-    pump.submit({"t": "set", "name": "top_k", "value": 3})
-    say(pump, "new")
-    assert pump.earlier is not None
-    assert offers(port)[-1]["n"] == 1
-    pump.submit({"t": "resume"})
-    until(lambda: len(pump.messages) == 2)
+    controller, host = chat([EngineError("no luck"), "fresh"])
+    offer(controller, talk("hello"))
+    controller.submit({"t": "set", "name": "top_k", "value": 3})
+    say(controller, "new")
+    assert controller.earlier is not None
+    assert offers(host)[-1]["n"] == 1
+    controller.submit({"t": "resume"})
+    until(lambda: len(controller.messages) == 2)
 
 
 def test_start_anew_can_be_undone() -> None:
-    pump, port = chat(["next"])
-    offer(pump, talk("hello"))
-    pump.submit({"t": "start anew"})
-    until(lambda: pump.earlier is None)
-    until(lambda: bool(Page(port.posted).notices))
-    assert offers(port)[-1]["n"] == 0
-    pump.submit({"t": "restore"})
-    until(lambda: len(pump.messages) == 2)
-    say(pump, "more")
-    ids = [turn["id"] for turn in Page(port.posted).turns]
+    controller, host = chat(["next"])
+    offer(controller, talk("hello"))
+    controller.submit({"t": "start anew"})
+    until(lambda: controller.earlier is None)
+    until(lambda: bool(Page(host.posted).notices))
+    assert offers(host)[-1]["n"] == 0
+    controller.submit({"t": "restore"})
+    until(lambda: len(controller.messages) == 2)
+    say(controller, "more")
+    ids = [turn["id"] for turn in Page(host.posted).turns]
     assert len(set(ids)) == len(ids) == 4
 
 
 def test_nothing_is_offered_to_a_chat_that_has_turns() -> None:
-    pump, port = chat(["a"])
-    say(pump, "one")
-    offer(pump, talk("hello"))
-    assert pump.earlier is None
-    pump.submit({"t": "remembered", "turns": talk("hello")["turns"]})
-    pump.submit({"t": "undo"})
-    until(lambda: not pump.messages)
-    assert [op["n"] for op in offers(port) if op["n"]] == []
-    pump = chat(["a"])[0]
+    controller, host = chat(["a"])
+    say(controller, "one")
+    offer(controller, talk("hello"))
+    assert controller.earlier is None
+    controller.submit({"t": "remembered", "turns": talk("hello")["turns"]})
+    controller.submit({"t": "undo"})
+    until(lambda: not controller.messages)
+    assert [op["n"] for op in offers(host) if op["n"]] == []
+    controller = chat(["a"])[0]
     for nothing in ({"version": 1, "turns": []}, None, 3, {"version": 9}):
-        offer(pump, nothing)
-        assert pump.earlier is None
+        offer(controller, nothing)
+        assert controller.earlier is None
 
 
 def test_what_the_page_remembers_counts_where_it_is_newer() -> None:
-    pump, port = chat(["a"])
+    controller, host = chat(["a"])
     data = talk("hello")
     data["turns"][1]["reply"] = Reply("", "why").to_dict() | {"text": "hello!"}
-    offer(pump, data)
-    pump.submit({"t": "remembered", "turns": data["turns"]})  # the same: the notebook has more
-    pump.submit({"t": "remembered", "turns": data["turns"][1:]})
-    pump.submit({"t": "remembered", "turns": 3})
-    pump.submit({"t": "remembered", "turns": [3]})
-    until(lambda: len(Page(port.posted).notices) == 2)
-    assert pump.earlier is not None
-    assert pump.earlier.turns.path()[1].reply.reasoning == "why"
-    settles = port.settles
+    offer(controller, data)
+    controller.submit(
+        {"t": "remembered", "turns": data["turns"]}
+    )  # the same: the notebook has more
+    controller.submit({"t": "remembered", "turns": data["turns"][1:]})
+    controller.submit({"t": "remembered", "turns": 3})
+    controller.submit({"t": "remembered", "turns": [3]})
+    until(lambda: len(Page(host.posted).notices) == 2)
+    assert controller.earlier is not None
+    assert controller.earlier.turns.path()[1].reply.reasoning == "why"
+    settles = host.settles
     newer = [*data["turns"], {"role": "user", "content": "and"}]
-    pump.submit({"t": "remembered", "turns": newer})
-    until(lambda: port.settles > settles)
-    assert [text for _, text in pump.earlier.texts] == ["hello", "hello!", "and"]
-    assert offers(port)[-1]["n"] == 2
+    controller.submit({"t": "remembered", "turns": newer})
+    until(lambda: host.settles > settles)
+    assert [text for _, text in controller.earlier.texts] == ["hello", "hello!", "and"]
+    assert offers(host)[-1]["n"] == 2
 
 
 @pytest.mark.parametrize(
     "reply",
     [
         {"usage": {"prompt": 10**400}}, {"timings": {"decode": 10**400}},
-        {"sampling": {"temperature": 10**400}}, {"sampling": {"seed": 10**400}},
+        {"sampling": {"temperature": 10**400}},
         {"sampling": {"temperature": math.nan}},
     ],
 )  # fmt: skip
 def test_numbers_that_no_machine_has_are_a_wrong_file(reply: Any) -> None:
     turns = [{"role": "assistant", "content": "a", "reply": {"version": 1, "text": "a", **reply}}]
     with pytest.raises(ValueError, match="not a saved reply"):
-        Earlier.read({"version": 1, "turns": turns}, plain)
+        SavedConversation.read({"version": 1, "turns": turns}, plain)
 
 
 def test_settings_come_back_with_what_was_put_aside() -> None:
-    pump, port = chat(["next"])
-    offer(pump, {**talk("hello"), "settings": {"top_k": 3}})
+    controller, host = chat(["next"])
+    offer(controller, {**talk("hello"), "settings": {"top_k": 3}})
     for t in ("start anew", "restore"):
-        pump.submit({"t": t})
-    assert pump.wait(20)
-    assert len(pump.messages) == 2
-    assert port.values == {"top_k": 3}
+        controller.submit({"t": t})
+    assert controller.wait(20)
+    assert len(controller.messages) == 2
+    assert host.values == {"top_k": 3}
 
 
 def test_what_was_said_since_is_not_lost_when_a_second_view_undoes() -> None:
-    pump, port = chat(["fresh"])
-    offer(pump, talk("hello"))
-    pump.submit({"t": "start anew"})
-    say(pump, "new")
+    controller, host = chat(["fresh"])
+    offer(controller, talk("hello"))
+    controller.submit({"t": "start anew"})
+    say(controller, "new")
     for first in ("hello", "new", "hello"):
-        pump.submit({"t": "restore"})
-        assert pump.wait(20)
-        assert pump.messages[0].text == first
-    assert Page(port.posted).notices[-1].startswith("Messages sent since then")
+        controller.submit({"t": "restore"})
+        assert controller.wait(20)
+        assert controller.messages[0].text == first
+    assert Page(host.posted).notices[-1].startswith("Messages sent since then")
 
 
 def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,7 +476,7 @@ def test_each_chat_of_a_cell_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
         shown._ipython_display_()
     # The first one was given messages: it needs none, and the notebook holds it all the same.
     assert asked == [(None, 1), ("plan", 0), (None, 2), (None, 1)]
-    keys = [one._port.key for one in (given, first, named, second)]
+    keys = [one._host.key for one in (given, first, named, second)]
     assert keys == ["0", "1", "name plan", "2"]
 
 
@@ -484,11 +486,11 @@ def test_the_offered_conversation_stays_in_the_transcript() -> None:
     data = {**talk("hello"), "model": "old", "settings": {"top_k": 3}}
     chat, named = Chat("m"), Chat("m", name="plan")
     assert KEY not in chat._describe().bundle()
-    offer(chat._pump, data)
-    offer(named._pump, data)
+    offer(chat._controller, data)
+    offer(named._controller, data)
     kept = chat._transcript.bundle()[KEY]
     assert (kept["model"], kept["settings"]) == ("old", {"top_k": 3})
-    assert Earlier.read(kept, plain).texts == [("user", "hello"), ("assistant", "hello!")]
+    assert SavedConversation.read(kept, plain).texts == [("user", "hello"), ("assistant", "hello!")]
     assert named._transcript.bundle()[KEY]["name"] == "plan"
 
 
@@ -501,20 +503,20 @@ def test_a_large_file_of_someone_else_does_not_hold_the_cell_up(
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "*ho*"}]
     kernel(tmp_path, monkeypatch, json.dumps(book(cell("a", "chat", talk("x")))))
     reading, may_end = threading.Event(), threading.Event()
-    read = Earlier.read.__func__
+    read = SavedConversation.read.__func__
 
     def slow(cls: Any, data: Any, render: Any) -> Any:
         reading.set()
         assert may_end.wait(20)
         return read(cls, {"version": 1, "turns": turns * 50}, render)
 
-    monkeypatch.setattr(Earlier, "read", classmethod(slow))
+    monkeypatch.setattr(SavedConversation, "read", classmethod(slow))
     monkeypatch.setattr(module.jupyter, "display", lambda *_, **__: None)
     chat = module.Chat("m")
     chat._ipython_display_()  # returns while the file is being read
     assert reading.is_set()
-    assert chat._pump.earlier is None
+    assert chat._controller.earlier is None
     may_end.set()
-    until(lambda: chat._pump.earlier is not None)
+    until(lambda: chat._controller.earlier is not None)
     until(lambda: KEY in chat._transcript.bundle())
     assert len(chat._transcript.rows) == 100

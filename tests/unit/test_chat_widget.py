@@ -1,4 +1,4 @@
-"""The chat behind its widget: turns, the changed tail, the pump's thread. No kernel, no page."""
+"""The chat behind its widget: turns, Markdown patches, the controller. No kernel, no page."""
 
 import json
 import re
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chats import Page, Port, chat, say, until
+from support.chats import ChatHost, Page, chat, say, until
 
 from llm_magic.errors import EngineError, ModelNotFoundError, RequestError
 from llm_magic.events import Message, Progress
 from llm_magic.llm import LLM
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.widgets.chat import transcript
-from llm_magic.ui.widgets.chat.controller import Pump
-from llm_magic.ui.widgets.chat.markdown_diff import Tail
-from llm_magic.ui.widgets.chat.thread import Turns, plain
+from llm_magic.ui.widgets.chat.controller import ChatController
+from llm_magic.ui.widgets.chat.markdown_diff import MarkdownDiff
+from llm_magic.ui.widgets.chat.thread import Thread, plain
 from llm_magic.ui.widgets.chat.transcript import Transcript
 from llm_magic.ui.widgets.shared import settings
 from llm_magic.ui.widgets.shared.token_rows import TAKEN
@@ -60,7 +60,7 @@ Last."""
 
 @pytest.mark.parametrize("step", [1, 3, 17])
 def test_patches_rebuild_the_html(step: int) -> None:
-    tail = Tail(plain)
+    tail = MarkdownDiff(plain)
     page: list[str] = []
     for text in grow(MARKDOWN, step):
         for at, keep, add in tail.update(text):
@@ -71,7 +71,7 @@ def test_patches_rebuild_the_html(step: int) -> None:
 
 
 def test_a_block_that_reaches_over_its_border_is_sent_whole_at_the_end() -> None:
-    tail = Tail(blocks_of)
+    tail = MarkdownDiff(blocks_of)
     tail.update("a\n\nb")
     patches = tail.settle("a\n\nb")
     assert patches[0] == (0, 0, blocks_of("a\n\nb"))
@@ -80,7 +80,7 @@ def test_a_block_that_reaches_over_its_border_is_sent_whole_at_the_end() -> None
 
 def test_bytes_sent_do_not_grow_quadratically() -> None:
     text = "word " * 4000  # one paragraph without an end: the worst case
-    tail, sent = Tail(plain), 0
+    tail, sent = MarkdownDiff(plain), 0
     for part in grow(text, 5):
         sent += sum(len(add) for _, _, add in tail.update(part))
     assert sent < 3 * len(text)
@@ -90,57 +90,60 @@ def test_bytes_sent_do_not_grow_quadratically() -> None:
 
 
 def test_an_answer_streams_and_settles() -> None:
-    pump, port = chat(["Hello there, **you**."], delay=0.05)
-    say(pump, "Hi")
-    page = Page(port.posted)
+    controller, host = chat(["Hello there, **you**."], delay=0.05)
+    say(controller, "Hi")
+    page = Page(host.posted)
     assert page.answer() == plain("Hello there, **you**.")
     assert page.turns[0]["text"] == "Hi"
-    partial = [op for m in port.posted for op in m["ops"] if op["o"] == "tail"]
+    partial = [op for m in host.posted for op in m["ops"] if op["o"] == "tail"]
     assert len(partial) > 2  # it came piece by piece
-    assert pump.messages == (Message("user", "Hi"), Message("assistant", "Hello there, **you**."))
-    assert pump.last is not None
-    assert pump.last.finish_reason == "stop"
+    assert controller.messages == (
+        Message("user", "Hi"),
+        Message("assistant", "Hello there, **you**."),
+    )
+    assert controller.last is not None
+    assert controller.last.finish_reason == "stop"
     assert page.phases[-1] == "idle"
-    assert port.settles == 1
+    assert host.settles == 1
 
 
 def test_the_pump_thread_alone_talks_to_the_page() -> None:
-    pump, port = chat(["One two three"], delay=0.01)
-    say(pump, "Hi")
-    pump.submit({"t": "hello", "page": "v"})
-    until(lambda: any(m.get("to") == "v" for m in port.posted))
-    assert port.threads == {"llm-chat"}
+    controller, host = chat(["One two three"], delay=0.01)
+    say(controller, "Hi")
+    controller.submit({"t": "hello", "page": "v"})
+    until(lambda: any(m.get("to") == "v" for m in host.posted))
+    assert host.threads == {"llm-chat"}
 
 
 # B104
 def test_at_most_twenty_messages_a_second_and_bounded_bytes() -> None:
-    pump, port = chat(["x" * 1 + " y" * 4999], delay=0.0002)
-    port.values["max_tokens"] = 9999
-    say(pump, "Go")
-    numbered = [t for m, t in zip(port.posted, port.times, strict=True)]
+    controller, host = chat(["x" * 1 + " y" * 4999], delay=0.0002)
+    host.values["max_tokens"] = 9999
+    say(controller, "Go")
+    numbered = [t for m, t in zip(host.posted, host.times, strict=True)]
     assert len(numbered) <= 20 * (numbered[-1] - numbered[0]) + 4
-    sent = sum(len(json.dumps(m)) for m in port.posted)
+    sent = sum(len(json.dumps(m)) for m in host.posted)
     assert sent < 2_000_000
-    assert Page(port.posted).answer() == plain("x" + " y" * 4999)
+    assert Page(host.posted).answer() == plain("x" + " y" * 4999)
 
 
 def test_messages_are_numbered_without_gaps() -> None:
-    pump, port = chat(["a b c", "d e f"], delay=0.01)
-    say(pump, "1")
-    say(pump, "2")
-    assert [m["seq"] for m in port.posted] == list(range(1, len(port.posted) + 1))
+    controller, host = chat(["a b c", "d e f"], delay=0.01)
+    say(controller, "1")
+    say(controller, "2")
+    assert [m["seq"] for m in host.posted] == list(range(1, len(host.posted) + 1))
 
 
 def test_a_snapshot_in_the_middle_of_an_answer_continues_seamlessly() -> None:
-    pump, port = chat(["one two three four five six seven eight nine ten"], delay=0.03)
-    pump.submit({"t": "send", "text": "count", "nonce": "n"})
-    until(lambda: any(op["o"] == "tail" for m in port.posted for op in m["ops"]))
-    pump.submit({"t": "hello", "page": "late"})
-    assert pump.wait(10)
-    at = next(i for i, m in enumerate(port.posted) if m.get("to") == "late")
-    snapshot = port.posted[at]
+    controller, host = chat(["one two three four five six seven eight nine ten"], delay=0.03)
+    controller.submit({"t": "send", "text": "count", "nonce": "n"})
+    until(lambda: any(op["o"] == "tail" for m in host.posted for op in m["ops"]))
+    controller.submit({"t": "hello", "page": "late"})
+    assert controller.wait(10)
+    at = next(i for i, m in enumerate(host.posted) if m.get("to") == "late")
+    snapshot = host.posted[at]
     assert 0 < len("".join(snapshot["ops"][0]["turns"][1]["answer"])) < 60
-    later = port.posted[at + 1 :]
+    later = host.posted[at + 1 :]
     assert [m["seq"] for m in later] == [snapshot["seq"] + i + 1 for i in range(len(later))]
     assert Page([snapshot, *later]).answer() == plain(
         "one two three four five six seven eight nine ten"
@@ -148,32 +151,32 @@ def test_a_snapshot_in_the_middle_of_an_answer_continues_seamlessly() -> None:
 
 
 def test_stop_while_writing_keeps_what_came() -> None:
-    pump, port = chat(["one two three four five six seven eight nine ten"] * 2, delay=0.2)
-    pump.submit({"t": "send", "text": "count", "nonce": "n"})
-    until(lambda: any(op["o"] == "tail" for m in port.posted for op in m["ops"]))
+    controller, host = chat(["one two three four five six seven eight nine ten"] * 2, delay=0.2)
+    controller.submit({"t": "send", "text": "count", "nonce": "n"})
+    until(lambda: any(op["o"] == "tail" for m in host.posted for op in m["ops"]))
     before = time.monotonic()
-    pump.stop()
-    assert pump.wait(5)
+    controller.stop()
+    assert controller.wait(5)
     assert time.monotonic() - before < 1
-    page = Page(port.posted)
+    page = Page(host.posted)
     assert page.turns[-1]["note"] == "stopped"
     assert page.answer() != plain("")
-    assert [m.role for m in pump.messages] == ["user", "assistant"]
+    assert [m.role for m in controller.messages] == ["user", "assistant"]
 
 
 # B109
 def test_stop_in_prefill_gives_the_question_back_and_leaves_no_dangling_turn() -> None:
-    pump, port = chat(["never seen"], prefill_delay=0.3)
-    pump.submit({"t": "send", "text": "word " * 2000, "nonce": "n"})
-    until(lambda: "prefill" in Page(port.posted).phases)
+    controller, host = chat(["never seen"], prefill_delay=0.3)
+    controller.submit({"t": "send", "text": "word " * 2000, "nonce": "n"})
+    until(lambda: "prefill" in Page(host.posted).phases)
     before = time.monotonic()
-    pump.stop()
-    assert pump.wait(5)
+    controller.stop()
+    assert controller.wait(5)
     assert time.monotonic() - before < 1
-    page = Page(port.posted)
+    page = Page(host.posted)
     assert page.drafts == ["word " * 2000]
     assert page.turns == []
-    assert pump.messages == ()
+    assert controller.messages == ()
 
 
 def test_stop_while_loading_ends_the_turn_and_the_load_goes_on() -> None:
@@ -184,27 +187,27 @@ def test_stop_while_loading_ends_the_turn_and_the_load_goes_on() -> None:
         assert release.wait(10)
         loaded.set()
 
-    pump, port = chat(["late"])
-    port.before = slow_load
-    pump.submit({"t": "send", "text": "Hi", "nonce": "n"})
-    until(lambda: "load" in Page(port.posted).phases)
-    pump.stop()
-    assert pump.wait(2)
-    assert Page(port.posted).drafts == ["Hi"]
+    controller, host = chat(["late"])
+    host.before = slow_load
+    controller.submit({"t": "send", "text": "Hi", "nonce": "n"})
+    until(lambda: "load" in Page(host.posted).phases)
+    controller.stop()
+    assert controller.wait(2)
+    assert Page(host.posted).drafts == ["Hi"]
     release.set()
     assert loaded.wait(2)
     time.sleep(0.2)
-    assert Page(port.posted).turns == []  # the late stream was cancelled and shows nothing
+    assert Page(host.posted).turns == []  # the late stream was cancelled and shows nothing
 
 
 def test_an_error_before_the_answer_is_shown_and_the_input_kept() -> None:
     def fail(progress: Callable[[Progress], None]) -> None:
         raise ModelNotFoundError("no model called 'nope'")
 
-    pump, port = chat(["x"])
-    port.before = fail
-    say(pump, "my long question")
-    page = Page(port.posted)
+    controller, host = chat(["x"])
+    host.before = fail
+    say(controller, "my long question")
+    page = Page(host.posted)
     assert page.notices == ["no model called 'nope'"]
     assert page.drafts == ["my long question"]
     assert page.turns == []
@@ -216,30 +219,30 @@ def test_an_error_whose_text_fails_is_an_error_as_any() -> None:
         def __str__(self) -> str:
             raise TypeError("no text")
 
-    pump, port = chat(lambda request: Mute())
-    say(pump, "hello")
-    page = Page(port.posted)
+    controller, host = chat(lambda request: Mute())
+    say(controller, "hello")
+    page = Page(host.posted)
     assert page.phases[-1] == "idle"
     assert page.notices == ["generation failed: Mute"]
     assert page.drafts == ["hello"]
 
 
 def test_an_error_half_way_keeps_the_partial_answer() -> None:
-    pump, port = chat([["Half", " way", EngineError("it broke")], "fine"])
-    say(pump, "go")
-    page = Page(port.posted)
+    controller, host = chat([["Half", " way", EngineError("it broke")], "fine"])
+    say(controller, "go")
+    page = Page(host.posted)
     assert page.answer() == plain("Half way")
     assert page.turns[-1]["error"] == "it broke"
-    say(pump, "again")  # the chat stays usable
-    assert Page(port.posted).answer() == plain("fine")
+    say(controller, "again")  # the chat stays usable
+    assert Page(host.posted).answer() == plain("fine")
 
 
 def test_a_second_message_while_writing_is_refused_with_its_text() -> None:
-    pump, port = chat(["a b c d e f g h"], delay=0.05)
-    pump.submit({"t": "send", "text": "one", "nonce": "n1"})
-    pump.submit({"t": "send", "text": "two", "nonce": "n2"})
-    assert pump.wait(10)
-    refused = [op for m in port.posted for op in m["ops"] if op["o"] == "refused"]
+    controller, host = chat(["a b c d e f g h"], delay=0.05)
+    controller.submit({"t": "send", "text": "one", "nonce": "n1"})
+    controller.submit({"t": "send", "text": "two", "nonce": "n2"})
+    assert controller.wait(10)
+    refused = [op for m in host.posted for op in m["ops"] if op["o"] == "refused"]
     assert [op["nonce"] for op in refused] == ["n2"]
     assert refused[0]["text"] == "two"
 
@@ -248,10 +251,10 @@ def test_a_second_message_while_writing_is_refused_with_its_text() -> None:
     "message", [{}, {"t": "send"}, {"t": "send", "text": 3}, {"t": "branch", "id": "x"}, {"t": 1}]
 )
 def test_a_strange_message_from_the_page_is_answered_not_fatal(message: dict[str, Any]) -> None:
-    pump, port = chat(["fine"])
-    pump.submit(message)
-    say(pump, "hi")
-    page = Page(port.posted)
+    controller, host = chat(["fine"])
+    controller.submit(message)
+    say(controller, "hi")
+    page = Page(host.posted)
     assert page.notices
     assert page.answer() == plain("fine")
 
@@ -260,48 +263,48 @@ def test_a_strange_message_from_the_page_is_answered_not_fatal(message: dict[str
 
 
 def test_regenerate_keeps_the_old_answer_as_a_branch() -> None:
-    pump, port = chat(["first", "second"])
-    say(pump, "q")
-    pump.submit({"t": "regenerate", "id": Page(port.posted).turns[-1]["id"]})
-    assert pump.wait(5)
-    page = Page(port.posted)
+    controller, host = chat(["first", "second"])
+    say(controller, "q")
+    controller.submit({"t": "regenerate", "id": Page(host.posted).turns[-1]["id"]})
+    assert controller.wait(5)
+    page = Page(host.posted)
     assert page.answer() == plain("second")
     assert page.turns[-1]["branch"] == [1, 2]
-    pump.submit({"t": "branch", "id": page.turns[-1]["id"], "index": 0})
-    until(lambda: Page(port.posted).answer() == plain("first"))
-    until(lambda: pump.messages[-1].text == "first")
+    controller.submit({"t": "branch", "id": page.turns[-1]["id"], "index": 0})
+    until(lambda: Page(host.posted).answer() == plain("first"))
+    until(lambda: controller.messages[-1].text == "first")
 
 
 def test_edit_and_resend_starts_a_branch_of_the_conversation() -> None:
-    pump, port = chat(["a1", "a2", "b1"])
-    say(pump, "one")
-    say(pump, "two")
-    first = Page(port.posted).turns[0]["id"]
-    pump.submit({"t": "edit", "id": first, "text": "uno", "nonce": "e"})
-    assert pump.wait(5)
-    assert [m.text for m in pump.messages] == ["uno", "b1"]
-    page = Page(port.posted)
-    pump.submit({"t": "branch", "id": page.turns[0]["id"], "index": 0})
-    until(lambda: [m.text for m in pump.messages] == ["one", "a1", "two", "a2"])
+    controller, host = chat(["a1", "a2", "b1"])
+    say(controller, "one")
+    say(controller, "two")
+    first = Page(host.posted).turns[0]["id"]
+    controller.submit({"t": "edit", "id": first, "text": "uno", "nonce": "e"})
+    assert controller.wait(5)
+    assert [m.text for m in controller.messages] == ["uno", "b1"]
+    page = Page(host.posted)
+    controller.submit({"t": "branch", "id": page.turns[0]["id"], "index": 0})
+    until(lambda: [m.text for m in controller.messages] == ["one", "a1", "two", "a2"])
 
 
 def test_undo_gives_the_question_back() -> None:
-    pump, port = chat(["a", "b"])
-    say(pump, "one")
-    say(pump, "two")
-    pump.submit({"t": "undo"})
-    until(lambda: len(pump.messages) == 2)
-    assert Page(port.posted).drafts == ["two"]
+    controller, host = chat(["a", "b"])
+    say(controller, "one")
+    say(controller, "two")
+    controller.submit({"t": "undo"})
+    until(lambda: len(controller.messages) == 2)
+    assert Page(host.posted).drafts == ["two"]
 
 
 def test_saved_and_loaded_conversation_is_the_same() -> None:
-    pump, _ = chat(["a <b>", "c"])
-    say(pump, "one")
-    data = json.loads(json.dumps(pump.turns.to_dict()))
-    other = Turns()
+    controller, _ = chat(["a <b>", "c"])
+    say(controller, "one")
+    data = json.loads(json.dumps(controller.turns.to_dict()))
+    other = Thread()
     other.load(data)
-    assert other.messages() == pump.messages
-    assert other.path()[1].reply == pump.last or other.path()[1].reply.text == "a <b>"
+    assert other.messages() == controller.messages
+    assert other.path()[1].reply == controller.last or other.path()[1].reply.text == "a <b>"
 
 
 @pytest.mark.parametrize(
@@ -309,7 +312,7 @@ def test_saved_and_loaded_conversation_is_the_same() -> None:
              {"version": 1, "turns": [{"role": "user", "content": 3}]}]
 )  # fmt: skip
 def test_a_damaged_saved_conversation_changes_nothing(data: Any) -> None:
-    turns = Turns()
+    turns = Thread()
     turns.add(turns.root, "user", "kept")
     with pytest.raises(ValueError, match=r"."):
         turns.load(data)
@@ -317,9 +320,9 @@ def test_a_damaged_saved_conversation_changes_nothing(data: Any) -> None:
 
 
 def test_the_transcript_escapes_and_needs_no_script() -> None:
-    pump, _ = chat(["<script>alert(1)</script> & more"])
-    say(pump, "<img src=x onerror=alert(1)>")
-    bundle = transcript.bundle(pump.turns, "<b>model</b>")
+    controller, _ = chat(["<script>alert(1)</script> & more"])
+    say(controller, "<img src=x onerror=alert(1)>")
+    bundle = transcript.bundle(controller.turns, "<b>model</b>")
     assert "<script" not in bundle["text/html"]
     assert "<img" not in bundle["text/html"]
     assert "<b>model" not in bundle["text/html"]
@@ -327,44 +330,48 @@ def test_the_transcript_escapes_and_needs_no_script() -> None:
 
 
 def test_another_token_continues_as_a_branch() -> None:
-    pump, port = chat(lambda r: " on it" if r.given else "A cat sat.")
-    port.values["logprobs"] = 3
-    say(pump, "go")
-    turn = Page(port.posted).turns[-1]
-    pump.submit({"t": "tokens", "id": turn["id"]})
-    until(lambda: any(op["o"] == "tokens" for m in port.posted for op in m["ops"]))
-    rows = next(op for m in port.posted for op in m["ops"] if op["o"] == "tokens")["rows"]
+    controller, host = chat(lambda r: " on it" if r.given else "A cat sat.")
+    host.values["logprobs"] = 3
+    say(controller, "go")
+    turn = Page(host.posted).turns[-1]
+    controller.submit({"t": "tokens", "id": turn["id"]})
+    until(lambda: any(op["o"] == "tokens" for m in host.posted for op in m["ops"]))
+    rows = next(op for m in host.posted for op in m["ops"] if op["o"] == "tokens")["rows"]
     assert [row[0] for row in rows] == ["A", " cat", " sat", "."]
     at, n = next(
         (i, n) for i, row in enumerate(rows) for n, top in enumerate(row[8]) if top[3] != TAKEN
     )
-    pump.submit({"t": "fork", "id": turn["id"], "at": at, "alternative": n})
-    assert pump.wait(5)
-    assert pump.last is not None
+    controller.submit({"t": "fork", "id": turn["id"], "at": at, "alternative": n})
+    assert controller.wait(5)
+    assert controller.last is not None
     kept = "".join(row[0] for row in rows[:at])
-    assert pump.last.text == kept + rows[at][8][n][0].replace("␣", " ") + " on it"
-    assert Page(port.posted).turns[-1]["branch"] == [1, 2]
-    pump.submit({"t": "fork", "id": turn["id"], "at": 99, "alternative": 0})  # the old id is gone
-    pump.submit({"t": "fork", "id": Page(port.posted).turns[-1]["id"], "at": 99, "alternative": 0})
-    until(lambda: any("99" in text for text in Page(port.posted).notices))
+    assert controller.last.text == kept + rows[at][8][n][0].replace("␣", " ") + " on it"
+    assert Page(host.posted).turns[-1]["branch"] == [1, 2]
+    controller.submit(
+        {"t": "fork", "id": turn["id"], "at": 99, "alternative": 0}
+    )  # the old id is gone
+    controller.submit(
+        {"t": "fork", "id": Page(host.posted).turns[-1]["id"], "at": 99, "alternative": 0}
+    )
+    until(lambda: any("99" in text for text in Page(host.posted).notices))
 
 
 def test_a_cut_off_answer_goes_on_in_its_place() -> None:
     def answer(request: Any) -> str:
         return " four five" if request.given else "one two three four five"
 
-    pump, port = chat(answer)
-    port.values["max_tokens"] = 3
-    say(pump, "count")
-    turn = Page(port.posted).turns[-1]
+    controller, host = chat(answer)
+    host.values["max_tokens"] = 3
+    say(controller, "count")
+    turn = Page(host.posted).turns[-1]
     assert turn["more"]
     assert turn["note"]
-    pump.submit({"t": "continue", "id": turn["id"]})
-    assert pump.wait(5)
-    page = Page(port.posted)
-    assert pump.last is not None
-    assert pump.last.text == "one two three four five"
-    assert len(pump.last.tokens) == 5
+    controller.submit({"t": "continue", "id": turn["id"]})
+    assert controller.wait(5)
+    page = Page(host.posted)
+    assert controller.last is not None
+    assert controller.last.text == "one two three four five"
+    assert len(controller.last.tokens) == 5
     assert page.answer() == plain("one two three four five")
     assert "branch" not in page.turns[-1]
     assert not page.turns[-1]["more"]
@@ -376,23 +383,23 @@ THOUGHT = ["<think>", "\n", "Let", " me", " see", ".", "\n", "</think>", "\n\n",
 
 def test_a_stopped_answer_is_continued_after_its_tokens() -> None:
     # F267
-    pump, port = chat(
-        lambda r: "one two three four" if not isinstance(r.prompt[0], int) else " and the rest",
+    controller, host = chat(
+        lambda r: " and the rest" if r.given else "one two three four",
         delay=0.05,
     )
-    pump.submit({"t": "send", "text": "go"})
-    until(lambda: bool(Page(port.posted).turns) and "one" in Page(port.posted).answer())
-    pump.stop()
-    assert pump.wait(20)
-    cut = Page(port.posted).turns[-1]
+    controller.submit({"t": "send", "text": "go"})
+    until(lambda: bool(Page(host.posted).turns) and "one" in Page(host.posted).answer())
+    controller.stop()
+    assert controller.wait(20)
+    cut = Page(host.posted).turns[-1]
     assert cut["more"]
-    pump.submit({"t": "continue", "id": cut["id"]})
-    assert pump.wait(20)
-    text = pump.messages[-1].text
+    controller.submit({"t": "continue", "id": cut["id"]})
+    assert controller.wait(20)
+    text = controller.messages[-1].text
     assert text.startswith("one")
     assert text.endswith(" and the rest")
-    assert len(pump.messages) == 2
-    assert Page(port.posted).turns[-1]["text"] == text
+    assert len(controller.messages) == 2
+    assert Page(host.posted).turns[-1]["text"] == text
 
 
 def test_a_cut_answer_of_a_saved_notebook_is_continued_after_its_text() -> None:
@@ -403,44 +410,44 @@ def test_a_cut_answer_of_a_saved_notebook_is_continued_after_its_text() -> None:
         asked.append(request.prompt)
         return " jumps over the dog."
 
-    pump, port = chat(answer)
+    controller, host = chat(answer)
     turns = [
         {"role": "user", "content": "Go"},
         {"role": "assistant", "content": "The fox", "note": "interrupted: the kernel stopped"},
     ]
-    pump.load({"version": 1, "turns": turns})
-    until(lambda: len(pump.messages) == 2)
-    turn = pump.turns.last()
+    controller.load({"version": 1, "turns": turns})
+    until(lambda: len(controller.messages) == 2)
+    turn = controller.turns.last()
     assert turn.picture()["more"]
-    pump.submit({"t": "continue", "id": turn.id})
-    assert pump.wait(20)
+    controller.submit({"t": "continue", "id": turn.id})
+    assert controller.wait(20)
     assert [m.text for m in asked[0]] == ["Go", "The fox"]
-    assert [m.text for m in pump.messages] == ["Go", "The fox jumps over the dog."]
-    page = Page(port.posted)
+    assert [m.text for m in controller.messages] == ["Go", "The fox jumps over the dog."]
+    page = Page(host.posted)
     assert page.turns[-1]["text"] == "The fox jumps over the dog."
     assert not page.turns[-1]["more"]
-    assert page.answer() == pump.turns.last().answer.blocks[0]
+    assert page.answer() == controller.turns.last().answer.blocks[0]
 
 
 @pytest.mark.parametrize("note", ["", "the connection broke"])
 def test_an_answer_that_ended_is_not_continued(note: str) -> None:
-    pump, _ = chat(["x"])
+    controller, _ = chat(["x"])
     turns = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "A", "note": note}]
-    pump.load({"version": 1, "turns": turns})
-    until(lambda: len(pump.messages) == 2)
-    assert not pump.turns.last().can_continue
+    controller.load({"version": 1, "turns": turns})
+    until(lambda: len(controller.messages) == 2)
+    assert not controller.turns.last().can_continue
 
 
 def test_a_turn_of_a_long_chat_sends_what_changed() -> None:
     # F313
-    pump, port = chat(["word " * 100] * 3)
+    controller, host = chat(["word " * 100] * 3)
     turns = [{"role": role, "content": "text " * 50} for role in ("user", "assistant")]
-    pump.load({"version": 1, "turns": turns * 300})
-    until(lambda: len(pump.messages) == 600)
-    say(pump, "first")
-    before = len(port.posted)
-    say(pump, "more")
-    sent = port.posted[before:]
+    controller.load({"version": 1, "turns": turns * 300})
+    until(lambda: len(controller.messages) == 600)
+    say(controller, "first")
+    before = len(host.posted)
+    say(controller, "more")
+    sent = host.posted[before:]
     assert sum(len(json.dumps(message)) for message in sent) < 20_000
     (told,) = [op for m in sent for op in m["ops"] if op["o"] == "transcript"]
     assert told["at"] == 602
@@ -448,18 +455,18 @@ def test_a_turn_of_a_long_chat_sends_what_changed() -> None:
 
 
 def test_a_page_builds_the_transcript_that_the_kernel_has() -> None:
-    pump, port = chat(["**a**", "b", "c"])
+    controller, host = chat(["**a**", "b", "c"])
     kept: list[Any] = []
-    say(pump, "one")
-    say(pump, "two")
-    pump.submit({"t": "undo"})
-    say(pump, "three")
-    for op in [op for m in port.posted for op in m["ops"] if op["o"] == "transcript"]:
+    say(controller, "one")
+    say(controller, "two")
+    controller.submit({"t": "undo"})
+    say(controller, "three")
+    for op in [op for m in host.posted for op in m["ops"] if op["o"] == "transcript"]:
         assert op["at"] <= len(kept)
         kept[op["at"] :] = op["rows"]
     frame = {mime: tuple(parts) for mime, parts in op["frame"].items()}
     built = Transcript(frame, tuple(kept), op["data"]).bundle()
-    assert built == transcript.bundle(pump.turns, port.name)
+    assert built == transcript.bundle(controller.turns, host.name)
 
 
 def test_a_closed_chat_leaves_no_line_to_the_page() -> None:
@@ -477,76 +484,78 @@ def test_a_closed_chat_leaves_no_line_to_the_page() -> None:
 
 
 def test_reasoning_that_was_cut_goes_on_to_the_answer() -> None:
-    port = Port(LLM(Scripted([THOUGHT, THOUGHT[5:]])))
-    port.values["max_tokens"] = 5
-    pump = Pump(port)
-    say(pump, "Is it?")
-    turn = Page(port.posted).turns[-1]
+    host = ChatHost(LLM(Scripted([THOUGHT, THOUGHT[5:]])))
+    host.values["max_tokens"] = 5
+    controller = ChatController(host)
+    say(controller, "Is it?")
+    turn = Page(host.posted).turns[-1]
     assert turn["more"]
-    assert pump.last is not None
-    assert (pump.last.text, pump.last.reasoning) == ("", "Let me see")
-    pump.submit({"t": "continue", "id": turn["id"]})
-    assert pump.wait(5)
-    page = Page(port.posted)
-    assert pump.last.reasoning == "Let me see."
-    assert pump.last.text == "Yes."
-    assert pump.last.kinds == ("reasoning",) * 6 + ("answer",) * 5  # tags ride on what follows
+    assert controller.last is not None
+    assert (controller.last.text, controller.last.reasoning) == ("", "Let me see")
+    controller.submit({"t": "continue", "id": turn["id"]})
+    assert controller.wait(5)
+    page = Page(host.posted)
+    assert controller.last.reasoning == "Let me see."
+    assert controller.last.text == "Yes."
+    assert (
+        controller.last.kinds == ("reasoning",) * 6 + ("answer",) * 5
+    )  # tags ride on what follows
     assert page.answer() == plain("Yes.")
     assert "".join(page.turns[-1]["reasoning"]) == plain("Let me see.")
-    pump.close()
+    controller.close()
 
 
 def test_a_fork_in_the_reasoning_is_shown_as_reasoning() -> None:
-    pump, port = chat([THOUGHT, [" now", ".", "</think>", "No", "."]])
-    port.values["logprobs"] = 3
-    say(pump, "Is it?")
-    id = Page(port.posted).turns[-1]["id"]
-    pump.submit({"t": "fork", "id": id, "at": 3, "alternative": 1})
-    assert pump.wait(5)
-    page = Page(port.posted)
-    assert pump.last is not None
-    assert pump.last.reasoning.endswith(" now.")
+    controller, host = chat([THOUGHT, [" now", ".", "</think>", "No", "."]])
+    host.values["logprobs"] = 3
+    say(controller, "Is it?")
+    id = Page(host.posted).turns[-1]["id"]
+    controller.submit({"t": "fork", "id": id, "at": 3, "alternative": 1})
+    assert controller.wait(5)
+    page = Page(host.posted)
+    assert controller.last is not None
+    assert controller.last.reasoning.endswith(" now.")
     assert page.answer() == plain("No.")
     assert page.turns[-1]["branch"] == [1, 2]
-    pump.close()
+    controller.close()
 
 
 def test_a_fork_that_cannot_be_taken_says_so() -> None:
-    pump, port = chat([THOUGHT])
-    port.values["logprobs"] = 3
-    say(pump, "Is it?")
-    id = Page(port.posted).turns[-1]["id"]
-    pump.submit({"t": "fork", "id": id, "at": 3, "alternative": 99})
-    until(lambda: any("no alternative 100" in text for text in Page(port.posted).notices))
-    pump.close()
+    controller, host = chat([THOUGHT])
+    host.values["logprobs"] = 3
+    say(controller, "Is it?")
+    id = Page(host.posted).turns[-1]["id"]
+    controller.submit({"t": "fork", "id": id, "at": 3, "alternative": 99})
+    until(lambda: any("no alternative 100" in text for text in Page(host.posted).notices))
+    controller.close()
 
 
 def test_clear_can_be_undone() -> None:
-    pump, _ = chat(["a"])
-    say(pump, "one")
-    pump.submit({"t": "clear"})
-    until(lambda: pump.messages == ())
-    pump.submit({"t": "restore"})
-    until(lambda: len(pump.messages) == 2)
+    controller, _ = chat(["a"])
+    say(controller, "one")
+    controller.submit({"t": "clear"})
+    until(lambda: controller.messages == ())
+    controller.submit({"t": "restore"})
+    until(lambda: len(controller.messages) == 2)
 
 
 def test_load_raises_where_it_is_called_and_changes_nothing() -> None:
-    pump, _ = chat(["a"])
-    say(pump, "one")
+    controller, _ = chat(["a"])
+    say(controller, "one")
     with pytest.raises(ValueError, match="version"):
-        pump.load({"version": 0})
-    pump.load([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])
-    until(lambda: [m.text for m in pump.messages] == ["x", "y"])
+        controller.load({"version": 0})
+    controller.load([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])
+    until(lambda: [m.text for m in controller.messages] == ["x", "y"])
 
 
 def test_wait_right_after_a_send_waits() -> None:
-    pump, _ = chat(["a b c d"], delay=0.05)
+    controller, _ = chat(["a b c d"], delay=0.05)
     for _ in range(3):
-        pump.submit({"t": "hello", "page": "v"})
-    pump.submit({"t": "send", "text": "go"})
-    assert pump.wait(10)
-    assert pump.last is not None
-    assert pump.last.text == "a b c d"
+        controller.submit({"t": "hello", "page": "v"})
+    controller.submit({"t": "send", "text": "go"})
+    assert controller.wait(10)
+    assert controller.last is not None
+    assert controller.last.text == "a b c d"
 
 
 @pytest.mark.parametrize(
@@ -571,26 +580,26 @@ def test_a_wrong_setting_is_named(name: str, value: Any) -> None:
         settings.checked(name, value)
 
 
-def told(port: Port) -> list[Any]:
+def told(host: ChatHost) -> list[Any]:
     """The tables of the ledger that the page was told."""
-    return [op["rows"] for m in list(port.posted) for op in m["ops"] if op["o"] == "ledger"]
+    return [op["rows"] for m in list(host.posted) for op in m["ops"] if op["o"] == "ledger"]
 
 
 def test_answers_of_a_chat_are_in_the_ledger() -> None:
-    pump, port = chat(["Yes.", "No."])
-    pump.submit({"t": "ledger"})
+    controller, host = chat(["Yes.", "No."])
+    controller.submit({"t": "ledger"})
     for text in ("one", "two"):
-        pump.submit({"t": "send", "text": text})
-        assert pump.wait(5)
-    assert [(entry.cell, entry.tokens, entry.reason) for entry in port.ledger] == [
+        controller.submit({"t": "send", "text": text})
+        assert controller.wait(5)
+    assert [(entry.cell, entry.tokens, entry.reason) for entry in host.ledger] == [
         ("chat", 2, "stop"), ("chat", 2, "stop"),
     ]  # fmt: skip
     end = time.monotonic() + 5
-    while not (rows := told(port)) or len(rows[-1]) < 3:  # two, and their sum
+    while not (rows := told(host)) or len(rows[-1]) < 3:  # two, and their sum
         assert time.monotonic() < end
         time.sleep(0.02)
     assert rows[-1][-1][0] == "sum"
-    pump.close()
+    controller.close()
 
 
 @pytest.mark.parametrize("model", ["/home/ann/models/big.gguf", "http://h/big.gguf?token=s3cret"])
@@ -605,25 +614,25 @@ def test_no_folder_and_no_key_is_saved(model: str) -> None:
 
 
 def test_transcript_reads_itself_from_a_notebook(tmp_path: Path) -> None:
-    pump, _ = chat(["a"])
-    say(pump, "one")
-    data = transcript.bundle(pump.turns, "m")
+    controller, _ = chat(["a"])
+    say(controller, "one")
+    data = transcript.bundle(controller.turns, "m")
     outputs = [{"output_type": "display_data", "data": data, "metadata": {}}]
     notebook = {"nbformat": 4, "cells": [{"cell_type": "code", "outputs": outputs}]}
     path = tmp_path / "n.ipynb"
     path.write_text(json.dumps(notebook))
-    turns = Turns()
+    turns = Thread()
     turns.load(transcript.read(path))
-    assert turns.messages() == pump.messages
+    assert turns.messages() == controller.messages
     path.write_text(json.dumps({"nbformat": 4, "cells": []}))
     with pytest.raises(ValueError, match="no saved chat"):
         transcript.read(path)
 
 
 def test_the_transcript_keeps_its_meaning_when_style_is_stripped() -> None:
-    pump, _ = chat(["```python\nx = 1\n```\nand **more**"])
-    say(pump, "code?")
-    html = transcript.bundle(pump.turns, "m")["text/html"]
+    controller, _ = chat(["```python\nx = 1\n```\nand **more**"])
+    say(controller, "code?")
+    html = transcript.bundle(controller.turns, "m")["text/html"]
     bare = re.sub(r'\s(?:style|class|id|tabindex|title)="[^"]*"', "", html)
     for word in ("You", "Model", "code?", "x = 1", "tokens"):
         assert word in re.sub(r"<[^>]*>", "", bare)
@@ -636,9 +645,9 @@ def test_the_transcript_renders_in_nbconvert_html() -> None:
         pytest.importorskip("nbformat"),
         pytest.importorskip("nbconvert.exporters"),
     )
-    pump, _ = chat(["```python\nx = 1\n```\n<b>bold</b>"])
-    say(pump, "code?")
-    output = nbformat.v4.new_output("display_data", data=transcript.bundle(pump.turns, "m"))
+    controller, _ = chat(["```python\nx = 1\n```\n<b>bold</b>"])
+    say(controller, "code?")
+    output = nbformat.v4.new_output("display_data", data=transcript.bundle(controller.turns, "m"))
     cell = nbformat.v4.new_code_cell("chat", outputs=[output])
     page, _ = exporters.HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
     assert "Transcript of the chat with m: 1 turn" in page
@@ -655,11 +664,11 @@ def test_the_page_is_one_module_without_imports() -> None:
 
 
 def test_a_closed_chat_leaves_no_thread() -> None:
-    pump, _ = chat(["a b c d e f g h"], delay=0.1)
-    pump.submit({"t": "send", "text": "go"})
-    thread = pump._loop._thread
+    controller, _ = chat(["a b c d e f g h"], delay=0.1)
+    controller.submit({"t": "send", "text": "go"})
+    thread = controller._worker._thread
     assert thread is not None
-    pump.close()
+    controller.close()
     thread.join(3)
     assert not thread.is_alive()
 
@@ -685,9 +694,9 @@ def test_a_text_that_cannot_be_rendered_is_shown_as_it_is() -> None:
     def fail(text: str) -> str:
         raise RecursionError("too deep")
 
-    pump, port = chat(["deep", "still here"])
-    pump.turns.render = Turns(fail).render
-    say(pump, "one")
-    assert Page(port.posted).answer() == plain("deep")
-    say(pump, "two")
-    assert Page(port.posted).answer() == plain("still here")
+    controller, host = chat(["deep", "still here"])
+    controller.turns.render = Thread(fail).render
+    say(controller, "one")
+    assert Page(host.posted).answer() == plain("deep")
+    say(controller, "two")
+    assert Page(host.posted).answer() == plain("still here")

@@ -1,4 +1,4 @@
-"""The live view behind its widget: the tree of branches, the pump's thread, what a page is told."""
+"""The live view behind its widget: the tree of branches, the worker thread, what a page is told."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.views import logprobs, mime
 from llm_magic.ui.widgets.chat.widget import Chat
 from llm_magic.ui.widgets.explorer import tree
-from llm_magic.ui.widgets.explorer.tree import Tree
+from llm_magic.ui.widgets.explorer.tree import BranchTree
 from llm_magic.ui.widgets.explorer.widget import Explorer
 from llm_magic.ui.widgets.shared import jupyter, token_rows
 from llm_magic.ui.widgets.shared.token_rows import (
@@ -171,7 +171,7 @@ def test_a_tree_gives_back_the_reply_that_it_was_made_of() -> None:
     reply = made(llm)
     inner = replace(reply, branches=((4, made(llm)),))
     whole = replace(reply, branches=((1, inner), (3, made(llm))))
-    found = Tree(whole)
+    found = BranchTree(whole)
     assert found.reply == whole
     assert [(n.parent, n.at) for n in found.nodes] == [(None, 0), (0, 1), (1, 4), (0, 3)]
     assert [len(n.rows) for n in found.nodes] == [6, 5, 2, 3]
@@ -179,7 +179,7 @@ def test_a_tree_gives_back_the_reply_that_it_was_made_of() -> None:
 
 def test_positions_of_a_foreign_notebook_are_kept_in_bounds() -> None:
     reply = made(scripted())
-    found = Tree(replace(reply, branches=((-3, reply), (999, reply))))
+    found = BranchTree(replace(reply, branches=((-3, reply), (999, reply))))
     assert [node.at for node in found.nodes] == [0, 0, 6]
     assert len(found.saved()) == 3
     for at in (-3, -99, 999):
@@ -188,7 +188,7 @@ def test_positions_of_a_foreign_notebook_are_kept_in_bounds() -> None:
 
 
 def test_only_the_newest_node_can_be_dropped() -> None:
-    found = Tree(made(scripted()))
+    found = BranchTree(made(scripted()))
     with pytest.raises(ValueError, match="node 0"):
         found.drop(0)
     found.open(0, 2, found.nodes[0].reply)
@@ -198,7 +198,7 @@ def test_only_the_newest_node_can_be_dropped() -> None:
 
 def test_kinds_are_runs() -> None:
     llm = LLM(Scripted(["<think>hm hm</think>yes it is"], model="fake"))
-    runs = Tree(llm.complete("Go")).nodes[0].head()[4]
+    runs = BranchTree(llm.complete("Go")).nodes[0].head()[4]
     assert [kind for kind, _ in runs] == ["reasoning", "answer"]
 
 
@@ -212,7 +212,7 @@ def test_a_branch_streams_to_the_page_and_stays_in_the_reply() -> None:
     page = open_page(explorer)
     ask(explorer, {"t": "branch", "page": "page", "view": 0, "at": 1, "alternative": 2})
     assert explorer.wait(10)
-    until(lambda: explorer._loop._thread is None, "the pump thread stays")
+    until(lambda: explorer._worker._thread is None, "the worker thread stays")
     assert page.text(1).startswith("The" + reply.tokens[1].top[1].bytes.decode())
     assert page.text(1).endswith(" w11")
     ((at, branch),) = explorer.reply.branches
@@ -237,7 +237,7 @@ def test_no_more_than_twenty_messages_a_second() -> None:
     began = len(page.times)
     explorer.branch(1)
     assert explorer.wait(20)
-    until(lambda: explorer._loop._thread is None, "the pump thread stays")
+    until(lambda: explorer._worker._thread is None, "the worker thread stays")
     times = page.times[began:]
     gaps = [b - a for a, b in pairwise(times[1:-1])]
     assert len(times) < 32
@@ -260,7 +260,7 @@ def test_a_branch_of_a_branch_sends_only_its_own_tokens() -> None:
     # All of it survives the notebook file.
     saved = json.loads(json.dumps(mime.saved(explorer.reply, mime.Look())))
     again = mime.from_output(saved)
-    assert [n.at for n in Tree(again).nodes] == [0, 1, 4]
+    assert [n.at for n in BranchTree(again).nodes] == [0, 1, 4]
 
 
 def test_stop_keeps_what_has_come() -> None:
@@ -426,7 +426,7 @@ def test_names_that_hold_the_reply_hold_the_one_with_branches(monkeypatch: Any) 
     for n in (1, 2):
         explorer.branch(n)
         assert explorer.wait(5)
-        until(lambda: explorer._loop._thread is None, "the pump thread stays")
+        until(lambda: explorer._worker._thread is None, "the worker thread stays")
     assert shell.user_ns["r"] is shell.user_ns["_llm"] is explorer.reply
     assert shell.user_ns_hidden["_llm"] is explorer.reply
     assert shell.user_ns["same_text"] is other
@@ -438,7 +438,7 @@ def test_the_static_form_has_every_branch() -> None:
     explorer = Explorer(made(llm), llm)
     explorer.branch(1)
     assert explorer.wait(5)
-    until(lambda: explorer._loop._thread is None, "the pump thread stays")
+    until(lambda: explorer._worker._thread is None, "the worker thread stays")
     data = explorer._static()
     assert ">1 branch</summary>" in data["text/html"]
     assert "w11" in data["text/html"]
@@ -509,7 +509,7 @@ def test_the_tree_of_a_thousand_tokens_is_there_at_once() -> None:
     took = []
     for _ in range(3):  # the quietest: others empty the processor's caches
         began = time.thread_time()
-        Tree(reply)
+        BranchTree(reply)
         took.append(time.thread_time() - began)
     assert min(took) < 0.3
 
@@ -520,7 +520,7 @@ def test_many_branches_stand_below_each_other_in_the_static_form() -> None:
     for at, view in ((1, 0), (3, 0), (4, 1)):
         explorer.branch(at, view=view)
         assert explorer.wait(5)
-    until(lambda: explorer._loop._thread is None, "the pump thread stays")
+    until(lambda: explorer._worker._thread is None, "the worker thread stays")
     page = explorer._static()["text/html"]
     assert "<summary" in page
     assert "3 branches" in page

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llm_magic.ui.widgets.shared.worker import INTERVAL, Loop
+from llm_magic.ui.widgets.shared.worker import INTERVAL, Worker
 
 
 class Owner:
@@ -18,7 +18,7 @@ class Owner:
         self.times: list[float] = []
         self.faults: list[BaseException] = []
         self.busy = False
-        self.loop = Loop(
+        self.loop = Worker(
             "owner", self.take, (self.after,), self.faults.append,
             lambda item: item == "begin", lambda: self.busy,
         )  # fmt: skip

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from llm_magic.chat.reply import Reply
-from llm_magic.ui.widgets.shared.stream_reader import Reading, Told, begin
+from llm_magic.ui.widgets.shared.stream_reader import StreamJob, StreamUpdate, start_reading
 
 
-def read(open_: Callable[[Any], Any], window: Any = lambda: 7) -> list[Told[Reading]]:
-    told: queue.SimpleQueue[Told[Reading]] = queue.SimpleQueue()
-    begin("reader", Reading(), open_, told.put, window)
+def read(open_: Callable[[Any], Any], window: Any = lambda: 7) -> list[StreamUpdate[StreamJob]]:
+    told: queue.SimpleQueue[StreamUpdate[StreamJob]] = queue.SimpleQueue()
+    start_reading("reader", StreamJob(), open_, told.put, window)
     out = [told.get(timeout=5)]
     while not out[-1].ended:
         out.append(told.get(timeout=5))

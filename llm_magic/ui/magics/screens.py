@@ -24,7 +24,7 @@ from llm_magic.events import CallDelta, CallDone, Delta, Event, Prefill, Progres
 from llm_magic.provider import Stream
 
 from ..views import html, mime, progress, summary, tooltrace
-from ..widgets.shared.jupyter import Kept
+from ..widgets.shared.jupyter import UpdatableOutput
 from .pace import RATE as RATE
 from .pace import Pace
 from .stream_state import Running
@@ -120,7 +120,7 @@ class CellScreen:
         keep: somebody renews the display after the cell has ended; see `kept`.
         """
         self._publish = publish
-        self.kept = Kept({}, uuid.uuid4().hex, tagged=keep)
+        self.kept = UpdatableOutput({}, uuid.uuid4().hex, tagged=keep)
         self.look = look
         self._model = summary.model_name(model)
         self._saved = look.json_tokens is None or (tokens or sys.maxsize) <= look.json_tokens

@@ -1,7 +1,7 @@
 // The page of a chat. It keeps no state of its own but the draft: a second view or a reloaded page shows
 // the same. No network.
 
-import { Kept } from "../shared/kept.js";
+import { UpdatableOutput } from "../shared/updatable_output.js";
 import { forward, keepKeys } from "../shared/keys.js";
 import { memory } from "../shared/memory.js";
 import { node } from "../shared/dom.js";
@@ -44,7 +44,7 @@ class ChatView {
       gone: () => this.lose(),
     });
     this.id = this.line.id;
-    this.kept = new Kept(model, () => this.tell({ t: "transcript", page: this.id }));
+    this.kept = new UpdatableOutput(model, () => this.tell({ t: "transcript", page: this.id }));
     this.transcript = new Transcript();
     this.build(el);
     this.showName(String((model.get("state") ?? {}).model ?? "a model"));

@@ -25,15 +25,15 @@ from llm_magic.utf8 import whole_json
 from ..shared import settings
 from ..shared.phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
 from ..shared.protocol import Op
-from ..shared.stream_reader import Open, Told, begin
+from ..shared.stream_reader import OpenStream, StreamUpdate, start_reading
 from ..shared.token_rows import rows
-from ..shared.worker import Loop
+from ..shared.worker import Worker
 from . import resume
 from .outbox import ChatOutbox
-from .request import Port, Question, Run, decide
-from .resume import Earlier
+from .request import ApprovalRequest, ChatHost, ChatRequest, await_verdict
+from .resume import SavedConversation
 from .saved import VERSION
-from .thread import Turn, Turns, plain
+from .thread import Thread, ThreadTurn, plain
 from .transcript import Transcript
 
 MAX_TEXT = 1_000_000
@@ -48,73 +48,94 @@ class Search:
     done: threading.Event
 
 
-class Pump:
+class ChatController:
     """The thread behind one chat. `submit`, `stop` and `wait` are for any thread."""
 
-    def __init__(self, port: Port, render: Callable[[str], str] = plain) -> None:
-        self.turns = Turns(render)
+    def __init__(self, host: ChatHost, render: Callable[[str], str] = plain) -> None:
+        self.turns = Thread(render)
         self.messages: tuple[Message, ...] = ()  # replaced as a whole: any thread may read it
         self.last: Reply | None = None
-        self.earlier: Earlier | None = None  # a conversation that is offered, until there is one
-        self._made: dict[str, Any] = {}  # settings that a person made
-        self._port = port
-        self._out = ChatOutbox(port.post)
-        after = (self._show_text, self._out.flush)
-        self._loop = Loop(
-            "llm-chat", self._take, after, self._fault, _begins, lambda: self._run is not None
+        self.earlier: SavedConversation | None = (
+            None  # a conversation that is offered, until there is one
         )
-        self._run: Run | None = None
-        self._question: Question | None = None
+        self._made: dict[str, Any] = {}  # settings that a person made
+        self._host = host
+        self._out = ChatOutbox(host.post)
+        after = (self._show_text, self._out.flush)
+        self._worker = Worker(
+            "llm-chat",
+            self._handle,
+            after,
+            self._fault,
+            _starts_work,
+            lambda: self._run is not None,
+        )
+        self._run: ChatRequest | None = None
+        self._question: ApprovalRequest | None = None
         self._watched: Ledger | None = None
         # What was cleared, and the settings that go with it.
-        self._cleared: tuple[Turn, Mapping[str, Any]] | None = None
+        self._cleared: tuple[ThreadTurn, Mapping[str, Any]] | None = None
         self._told: Transcript | None = None  # the transcript that the pages have
 
     # ------------------------------------------------------------------ any thread
 
     def submit(self, message: Mapping[str, Any]) -> None:
-        """Hand a page's message to the pump thread. Never blocks, never raises for its content."""
-        self._loop.put(message)
+        """Take a message of a page. Returns at once and never raises."""
+        self._worker.put(message)
 
     def load(self, data: Any) -> None:
-        """Replace the conversation by a saved one. ValueError if it cannot be read or one runs."""
-        found = Earlier.read(data, self.turns.render)  # here, so that the caller hears of it
-        if not self._loop.idle:
+        """Replace the conversation by a saved one.
+
+        Raises:
+            ValueError: The data is not a saved conversation, or an answer is being written.
+        """
+        found = SavedConversation.read(
+            data, self.turns.render
+        )  # here, so that the caller hears of it
+        if not self._worker.idle:
             raise ValueError("an answer is being written: stop it first")
         self.messages = found.turns.messages()
         self.submit({"t": "load", "earlier": found})
 
     def search(self, find: Callable[[], Any]) -> threading.Event:
-        """Offer what `find` returns, if it is a conversation. `find` runs on this thread, where a
-        large file holds nobody up; the event is set afterwards."""
+        """Offer to continue an earlier conversation, if `find` returns one.
+
+        `find` runs on the controller's thread, where a large file holds up no cell.
+
+        Returns:
+            An event that is set after the search.
+        """
         item = Search(find, threading.Event())
-        self._loop.put(item)
+        self._worker.put(item)
         return item.done
 
     def to_dict(self) -> dict[str, Any]:
-        """All that is known of the conversation as plain JSON, tokens included."""
-        return self.turns.to_dict() | {"model": self._port.name} | self.about
+        """The whole conversation as plain JSON, tokens included."""
+        return self.turns.to_dict() | {"model": self._host.name} | self.about
 
     @property
     def about(self) -> dict[str, Any]:
-        """What is saved of a chat beside its turns."""
+        """What is saved beside the turns."""
         return {"settings": dict(self._made)} if self._made else {}
 
     def stop(self) -> None:
-        """End the running answer soon. What has come so far stays."""
+        """Stop the answer that is being written. Its text so far stays."""
         self.submit({"t": "stop"})
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all that was submitted is done, and no answer is in the making. False when
-        the time was up first."""
-        return self._loop.wait(timeout)
+        """Wait until all messages are handled and no answer is being written.
+
+        Returns:
+            False when `timeout` seconds were not enough.
+        """
+        return self._worker.wait(timeout)
 
     def close(self) -> None:
-        """An answer in the making is cancelled, and with it the thread ends."""
+        """Cancel the answer that is being written; then the thread ends."""
         if self._watched is not None:
             self._watched.forget(self._on_ledger)
         # No thread may be started: widgets are closed when the interpreter ends, too.
-        if not self._loop.idle:
+        if not self._worker.idle:
             self.stop()
 
     # ------------------------------------------------------------------ the loop
@@ -122,27 +143,27 @@ class Pump:
     def _fault(self, error: BaseException) -> None:
         self._out.notice(describe(error))
 
-    def _take(self, item: Any) -> None:
+    def _handle(self, item: Any) -> None:
         match item:
-            case Told():
-                self._hear(item)
-            case Question():
+            case StreamUpdate():
+                self._on_update(item)
+            case ApprovalRequest():
                 self._ask(item)
             case Search():
                 self._search(item)
             case Mapping():
-                self._obey(whole_json(item))
+                self._on_page_message(whole_json(item))
 
     # ------------------------------------------------------------------ what a page asks
 
-    def _obey(self, message: Mapping[str, Any]) -> None:
+    def _on_page_message(self, message: Mapping[str, Any]) -> None:
         match message:
             case {"t": "hello", "page": str(page)}:
                 self._snapshot(page)
             case {"t": "transcript", "page": str(page)}:
                 self._out.answer(page, self._transcript(None))
             case {"t": "keeps"}:
-                self._port.kept_by_page()
+                self._host.kept_by_page()
             case {"t": "stop"}:
                 self._stop()
             case {"t": "send", "text": str(text)}:
@@ -173,10 +194,10 @@ class Pump:
                 self._change(self._restore)
             case {"t": "save"}:
                 self._out.add("file", data=self.to_dict())
-            case {"t": "load", "earlier": Earlier() as found}:
+            case {"t": "load", "earlier": SavedConversation() as found}:
                 self._go_on_from(found)
             case {"t": "load", "data": data}:
-                self._go_on_from(Earlier.read(data, self.turns.render))
+                self._go_on_from(SavedConversation.read(data, self.turns.render))
             case {"t": "remembered", "turns": list(turns)}:
                 self._remembered({"version": VERSION, "turns": turns})
             case {"t": "resume"} if self.earlier is not None:
@@ -186,23 +207,23 @@ class Pump:
             case {"t": "resume" | "start anew"}:
                 pass  # another view was faster
             case _:
-                self._out.notice("The page sent a message that this version does not know.")
+                self._out.notice("This page is from another version of llm_magic. Reload the page.")
 
     def _snapshot(self, page: str) -> None:
         turns = [turn.picture() for turn in self.turns.path()]
         ops: list[Op] = [
             {"o": "path", "at": 0, "turns": turns},
             {"o": "settings", **self._set_values()},
-            {"o": "kept", **self._port.kept.told()},
-            {"o": "place", "key": self._port.key},
+            {"o": "kept", **self._host.kept.told()},
+            {"o": "place", "key": self._host.key},
             self._offered(),
         ]
         ops += [{"o": "ask", **self._question.shown()}] if self._question else []
         self._out.snapshot(page, ops)
 
-    def _send(self, text: str, nonce: str, parent: Turn | None = None) -> None:
+    def _send(self, text: str, nonce: str, parent: ThreadTurn | None = None) -> None:
         if self._run is not None or not text.strip() or len(text) > MAX_TEXT:
-            why = "One answer at a time: stop this one or wait for its end." if self._run else ""
+            why = "An answer is being written. Stop it, or wait for its end." if self._run else ""
             self._refuse(text, nonce, why)
             return
         user = self.turns.add(parent or self.turns.last(), "user", text)
@@ -212,7 +233,7 @@ class Pump:
     def _edit(self, id: int, text: str, nonce: str) -> None:
         turn = self.turns.find(id)
         if turn is None or turn.parent is None or turn.role != "user":
-            self._refuse(text, nonce, "That message is not part of this conversation any more.")
+            self._refuse(text, nonce, "That message is no longer part of this conversation.")
             return
         self._send(text, nonce, turn.parent)
 
@@ -226,18 +247,18 @@ class Pump:
         if turn is None or turn.reply is None or turn.parent is None:
             return
         given = prefix(turn.reply, at, choice(turn.reply, at, alternative + 1))
-        self._start(turn.parent, self._port.fork(turn.reply, given))
+        self._start(turn.parent, self._host.fork(turn.reply, given))
 
     def _continue(self, id: int) -> None:
         turn = self._answered(id)
         if turn is None or turn.reply is None or turn.parent is None or not turn.can_continue:
             return
         if turn.exact:
-            self._start(turn.parent, self._port.fork(turn.reply, turn.reply.tokens), extends=turn)
+            self._start(turn.parent, self._host.fork(turn.reply, turn.reply.tokens), extends=turn)
             return
         # Its tokens are unknown, as of an answer in a saved notebook: the model reads its text.
         begun = (*self.turns.messages(turn.parent), Message("assistant", turn.reply.text))
-        self._start(turn.parent, self._port.extend(begun), extends=turn, begun=turn.reply.text)
+        self._start(turn.parent, self._host.extend(begun), extends=turn, begun=turn.reply.text)
 
     def _branch(self, id: int, index: int) -> None:
         turn = self.turns.find(id)
@@ -277,7 +298,7 @@ class Pump:
         self._settled()
 
     def _make(self, name: str, value: Any) -> None:
-        self._port.set(name, value)
+        self._host.set(name, value)
         if name != "model":  # it may be a path or hold a key, and no file chooses who is asked
             self._made[name] = value
 
@@ -287,11 +308,11 @@ class Pump:
         self._out.add("settings", **self._set_values())
 
     def _on_ledger(self) -> None:
-        """On any thread: the notebook's ledger has grown."""
+        """The notebook's ledger has grown. Called on any thread."""
         self.submit({"t": "ledger"})
 
     def _tell_ledger(self) -> None:
-        ledger = self._port.ledger
+        ledger = self._host.ledger
         if ledger is not self._watched:
             if self._watched is not None:
                 self._watched.forget(self._on_ledger)
@@ -301,7 +322,7 @@ class Pump:
         self._out.add("ledger", head=list(throughput.HEAD), rows=table[-LEDGER_ROWS:])
 
     def _set_values(self) -> dict[str, Any]:
-        return {"model": self._port.name, "values": dict(self._port.settings())}
+        return {"model": self._host.name, "values": dict(self._host.settings())}
 
     def _change(self, change: Callable[[], None]) -> None:
         if self._run is None:
@@ -318,7 +339,7 @@ class Pump:
 
     def _clear(self) -> None:
         if self.turns.root.children:
-            self._cleared = self.turns.replace(Turn(0, "root")), {}
+            self._cleared = self.turns.replace(ThreadTurn(0, "root")), {}
             self._out.notice("The conversation was cleared.", "restore")
 
     def _restore(self) -> None:
@@ -334,7 +355,7 @@ class Pump:
 
     # ------------------------------------------------------------------ an earlier conversation
 
-    def _go_on_from(self, found: Earlier) -> None:
+    def _go_on_from(self, found: SavedConversation) -> None:
         def change() -> None:
             self.turns.take(found.turns)
             self._make_all(found.saved.settings)
@@ -345,7 +366,7 @@ class Pump:
         try:
             data = item.find()
             if data is not None and not self.turns.root.children:
-                found = Earlier.read(data, self.turns.render)
+                found = SavedConversation.read(data, self.turns.render)
                 if found.turns.root.children:
                     self._offer(found)
                     self._settled()
@@ -354,15 +375,15 @@ class Pump:
         finally:
             item.done.set()
 
-    def _offer(self, found: Earlier) -> None:
+    def _offer(self, found: SavedConversation) -> None:
         if not self.turns.root.children:
             self.earlier = found
             self._out.extend([self._offered()])
 
     def _remembered(self, data: Mapping[str, Any]) -> None:
-        """What the page has seen of this cell's chat before. It is as new as the saved notebook or
-        newer, but has less: only what the other one lacks counts."""
-        found = Earlier.read(data, self.turns.render)
+        """A page remembers what the cell's earlier chat showed. That is at least as new as the
+        saved notebook but less complete, so it is offered only where it holds more turns."""
+        found = SavedConversation.read(data, self.turns.render)
         known = self.earlier is not None and self.earlier.holds(found)
         if not known and not self.turns.root.children and found.turns.root.children:
             self._offer(found)
@@ -372,9 +393,9 @@ class Pump:
         there = self.earlier is not None and not self.turns.root.children
         return {"o": "offer", **(self.earlier.op() if there and self.earlier else resume.NONE)}
 
-    def _start_anew(self, found: Earlier) -> None:
+    def _start_anew(self, found: SavedConversation) -> None:
         self.turns.take(found.turns)
-        self._cleared = self.turns.replace(Turn(0, "root")), found.saved.settings
+        self._cleared = self.turns.replace(ThreadTurn(0, "root")), found.saved.settings
         self.earlier = None
         self._out.extend([self._offered()])
         self._out.notice("The earlier conversation was set aside. Undo brings it back.", "restore")
@@ -394,35 +415,45 @@ class Pump:
 
     # ------------------------------------------------------------------ a run
 
-    def _answered(self, id: int) -> Turn | None:
+    def _answered(self, id: int) -> ThreadTurn | None:
         turn = self.turns.find(id)
         free = self._run is None and turn is not None and turn.role == "assistant"
         return turn if free else None
 
-    def _answer(self, user: Turn) -> None:
-        self._start(user, self._port.open(self.turns.messages(user), self._decide))
+    def _answer(self, user: ThreadTurn) -> None:
+        self._start(user, self._host.open(self.turns.messages(user), self._decide))
 
-    def _start(self, user: Turn, open_: Open, extends: Turn | None = None, begun: str = "") -> None:
+    def _start(
+        self,
+        user: ThreadTurn,
+        open_: OpenStream,
+        extends: ThreadTurn | None = None,
+        begun: str = "",
+    ) -> None:
         turn = self.turns.add(user, "assistant", begun)
         turn.busy = True
         turn.answer.update(begun)
-        run = self._run = Run(turn, Fold(self._port.name), extends, begun)
+        run = self._run = ChatRequest(turn, Fold(self._host.name), extends, begun)
         self._redraw(user.parent)
         self._out.phase(START)
-        begin("llm-chat-reader", run, open_, self._loop.put, self._port.window)
+        start_reading("llm-chat-reader", run, open_, self._worker.put, self._host.window)
 
     def _decide(self, call: ToolCall, arguments: Any) -> Any:
-        """On the reader thread: may this call be made?"""
+        """Whether this call may be made. Called on the reader's thread."""
         run = self._run
-        return "the turn is over" if run is None else decide(run, call, arguments, self._loop.put)
+        return (
+            "the turn is over"
+            if run is None
+            else await_verdict(run, call, arguments, self._worker.put)
+        )
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, question: ApprovalRequest) -> None:
         if question.run is self._run:
             self._question = question
             self._out.add("ask", **question.shown())
             self._out.phase(Phase("ask", f"May {question.call.name} be called?"))
 
-    def _hear(self, told: Told[Run]) -> None:
+    def _on_update(self, told: StreamUpdate[ChatRequest]) -> None:
         run = told.run
         if told.opened is not None:
             run.stream = told.opened
@@ -431,11 +462,11 @@ class Pump:
         if run is not self._run:
             return
         if told.what is not None:
-            run.hear(told.what)
+            run.add(told.what)
             if isinstance(told.what, ToolDone):
                 run.turn.trace = (*run.turn.trace, told.what.record)
                 self._out.add("tools", id=run.turn.id, html=run.turn.ending()["tools"])
-            phase = phase_of(told.what, self._port.name)
+            phase = phase_of(told.what, self._host.name)
             if phase is not None and not run.stopping:
                 self._out.phase(phase)
         if told.ended:
@@ -454,7 +485,11 @@ class Pump:
             self._out.add("live", n=run.count, tps=round(run.speed, 1))
 
     def _end(
-        self, run: Run, reply: Reply | None, error: BaseException | None, window: int | None = None
+        self,
+        run: ChatRequest,
+        reply: Reply | None,
+        error: BaseException | None,
+        window: int | None = None,
     ) -> None:
         turn, self._run = run.turn, None
         self._forget_question()
@@ -474,11 +509,13 @@ class Pump:
             self.turns.at = datetime.now(UTC).isoformat(timespec="seconds")
             self._finish(turn, reply, run.stopping, run.extends)
             self._measure(reply, window)
-            self._port.ledger.add(throughput.entry(measured(reply), "chat"))
+            self._host.ledger.add(throughput.entry(measured(reply), "chat"))
         self._out.phase(IDLE)
         self._settle()
 
-    def _finish(self, turn: Turn, reply: Reply, stopped: bool, extended: Turn | None) -> None:
+    def _finish(
+        self, turn: ThreadTurn, reply: Reply, stopped: bool, extended: ThreadTurn | None
+    ) -> None:
         turn.reply = reply
         turn.note = NOTES.get("interrupted" if stopped else reply.finish_reason or "", "")
         self._out.patch(turn.id, "reasoning", turn.reasoning.settle(reply.reasoning))
@@ -495,8 +532,8 @@ class Pump:
         if window and reply.usage.total:
             self._out.state("context", used=reply.usage.total, size=window)
 
-    def _withdraw(self, turn: Turn) -> None:
-        """Nothing came: the question goes back to where it was typed, and no turn dangles."""
+    def _withdraw(self, turn: ThreadTurn) -> None:
+        """No text came: put the question back into the input and remove its turn."""
         user = turn.parent
         self.turns.remove(turn)
         if user is None:
@@ -519,8 +556,8 @@ class Pump:
             self._out.add("asked", call=self._question.call.id)
             self._question = None
 
-    def _redraw(self, below: Turn | None) -> None:
-        """Draw the shown path anew from the turns below this one."""
+    def _redraw(self, below: ThreadTurn | None) -> None:
+        """Send the pages the shown path from the turns below this one on."""
         path = self.turns.path()
         at = path.index(below) + 1 if below in path else 0
         self._out.add("path", at=at, turns=[turn.picture() for turn in path[at:]])
@@ -536,21 +573,21 @@ class Pump:
         self._settled()
 
     def _settled(self) -> None:
-        self._port.settled()
+        self._host.settled()
         self._out.extend([self._transcript(self._told)])
-        self._told = self._port.transcript
+        self._told = self._host.transcript
 
     def _transcript(self, old: Transcript | None) -> Op:
         """What changed of the transcript since the old one."""
-        kept = self._port.kept
+        kept = self._host.kept
         return {
             "o": "transcript", **kept.told(), "metadata": kept.metadata,
-            "around": list(kept.around), **self._port.transcript.since(old),
+            "around": list(kept.around), **self._host.transcript.since(old),
         }  # fmt: skip
 
 
-def _begins(item: Any) -> bool:
-    """May a message of a page begin an answer?"""
+def _starts_work(item: Any) -> bool:
+    """Whether a page's message may start an answer."""
     return isinstance(item, Mapping) and item.get("t") in _BEGINNERS
 
 

@@ -1,9 +1,8 @@
-"""A growing Markdown text, told to a page by its changed tail alone.
+"""The changes of a growing Markdown text, as HTML patches for a page.
 
-Comes in: the whole text so far, again and again. Goes out: patches `[block, keep, add]`: the HTML
-of block number `block` is the first `keep` UTF-16 units of what it was, and then `add`. Finished
-blocks are rendered once and never sent again: the bytes sent per token do not grow with the text.
-It must not know threads, widgets or the Markdown renderer that it is given.
+A patch `[block, keep, add]` means: the HTML of block number `block` is the first `keep` UTF-16
+units of what it was, followed by `add`. Finished blocks are rendered once and never sent again, so
+the bytes per token do not grow with the text.
 """
 
 import re
@@ -17,7 +16,7 @@ _FENCE = re.compile(r" {0,12}(?:[-*+>] +|\d+[.)] +)*(`{3,}|~{3,})(.*)")
 _LIST = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
 
 
-class Tail:
+class MarkdownDiff:
     """The HTML blocks that a page has of one text. Not thread-safe: one thread owns it."""
 
     def __init__(self, render: Callable[[str], str]) -> None:

@@ -1,7 +1,5 @@
-"""One request of a chat: what has come of it, what a person decides about it, and whom it is for.
-
-Comes in: events of its stream. Goes out: text and times so far, and verdicts. It must not know
-pages or widgets.
+"""One request of a chat: its text so far, a person's decision about a tool call, and the interface
+between a chat's thread and the chat.
 """
 
 import json
@@ -14,18 +12,18 @@ from llm_magic.chat.reply import Fold, Reply
 from llm_magic.events import Delta, Event, Message, Token, ToolCall
 from llm_magic.ui.views.ledger import Ledger
 
-from ..shared.jupyter import Kept
-from ..shared.stream_reader import Open, Reading
-from .thread import Turn
+from ..shared.jupyter import UpdatableOutput
+from ..shared.stream_reader import OpenStream, StreamJob
+from .thread import ThreadTurn
 from .transcript import Transcript
 
 POLL = 0.1  # seconds between looks at Stop while a person decides about a call
 
-Ask = Callable[[ToolCall, Any], Any]
+Approver = Callable[[ToolCall, Any], Any]
 
 
-class Port(Protocol):
-    """What the pump asks of the chat that it works for."""
+class ChatHost(Protocol):
+    """What a controller needs of its chat. The widget implements it; tests have their own."""
 
     @property
     def name(self) -> str:
@@ -34,32 +32,32 @@ class Port(Protocol):
 
     @property
     def key(self) -> str:
-        """Which of the chats of its cell it is."""
+        """Identifies the chat among those of its cell."""
         ...
 
-    def open(self, messages: tuple[Message, ...], ask: Ask) -> Open:
-        """How to answer these messages. Called on the pump thread, the result on the reader's."""
+    def open(self, messages: tuple[Message, ...], ask: Approver) -> OpenStream:
+        """How to answer these messages. The result is called on the reader's thread."""
         ...
 
-    def fork(self, reply: Reply, given: tuple[Token, ...]) -> Open:
-        """How to go on from a reply's prompt and these tokens of it."""
+    def fork(self, reply: Reply, given: tuple[Token, ...]) -> OpenStream:
+        """How to continue a reply after these tokens."""
         ...
 
-    def extend(self, messages: tuple[Message, ...]) -> Open:
+    def extend(self, messages: tuple[Message, ...]) -> OpenStream:
         """How to continue the last of these messages, an answer, after its text."""
         ...
 
     def set(self, name: str, value: Any) -> None:
-        """Take a setting; None is the default."""
+        """Change a setting; None is the default."""
         ...
 
     def settings(self) -> Mapping[str, Any]:
-        """What is set."""
+        """The settings, by name."""
         ...
 
     @property
     def ledger(self) -> Ledger:
-        """The generations of the notebook, the chat's among them."""
+        """The ledger of the notebook."""
         ...
 
     def window(self) -> int | None:
@@ -67,11 +65,11 @@ class Port(Protocol):
         ...
 
     def post(self, message: Mapping[str, Any]) -> None:
-        """Send to the page. Called on the pump thread only."""
+        """Send to all pages. Called on the controller's thread only."""
         ...
 
     def settled(self) -> None:
-        """The history changed: write state. Called on the pump thread only."""
+        """The history changed: write the state. Called on the controller's thread only."""
         ...
 
     @property
@@ -80,7 +78,7 @@ class Port(Protocol):
         ...
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> UpdatableOutput:
         """The output that shows it."""
         ...
 
@@ -90,16 +88,16 @@ class Port(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Run(Reading):
-    """One request in the making. Owned by the pump thread; the reader sees `stopping`, too."""
+class ChatRequest(StreamJob):
+    """A request that is being answered. Owned by the controller's thread."""
 
-    turn: Turn
+    turn: ThreadTurn
     fold: Fold
-    extends: Turn | None = None  # the answer that this one continues, and takes the place of
+    extends: ThreadTurn | None = None  # the answer that this one continues, and takes the place of
     begun: str = ""  # the text of it, where its tokens are not known
     parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
 
-    def hear(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         self.fold.add(event)
         if isinstance(event, Delta):
             self.parts[event.kind].append(event.text)
@@ -111,30 +109,36 @@ class Run(Reading):
 
     @property
     def count(self) -> int:
-        """Tokens that were drawn so far."""
+        """How many tokens were sampled so far."""
         return len(self.times)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A tool call that a person decides about. `answer` takes the verdict."""
+class ApprovalRequest:
+    """A tool call that waits for a person. `answer` takes the verdict."""
 
-    run: Run
+    run: ChatRequest
     call: ToolCall
     arguments: Any
     answer: "queue.SimpleQueue[Any]"
 
     def shown(self) -> dict[str, Any]:
-        """What a page needs to ask it; all of it is text."""
+        """What a page shows of it. All of it is text."""
         text = json.dumps(self.arguments, ensure_ascii=False, indent=1, default=str)
         id, call = self.run.turn.id, self.call
         return {"id": id, "call": call.id, "name": call.name, "arguments": text}
 
 
-def decide(run: Run, call: ToolCall, arguments: Any, put: Callable[[Question], None]) -> Any:
-    """Ask a person about a call and wait for the verdict (see toolrun.Verdict), or for Stop."""
+def await_verdict(
+    run: ChatRequest, call: ToolCall, arguments: Any, put: Callable[[ApprovalRequest], None]
+) -> Any:
+    """Ask a person about a call, and wait for the verdict or for Stop.
+
+    Returns:
+        A verdict as `chat.tools.execution.Verdict` describes it.
+    """
     answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    put(Question(run, call, arguments, answer))
+    put(ApprovalRequest(run, call, arguments, answer))
     while not run.stopping:
         try:
             return answer.get(timeout=POLL)

@@ -1,13 +1,10 @@
-"""The conversation that a notebook holds from another day, for a chat that is shown anew.
-
-Comes in: where the kernel learns its notebook from, which cell runs. Goes out: what the saved
-notebook holds of this chat, or nothing; never an error, since nobody asked for it. It must not know
-pages or threads.
+"""Finds the conversation that the saved notebook holds of a chat, so that the chat can continue it.
 
 Jupyter's server (2 and newer) names the notebook in JPY_SESSION_NAME, VS Code in a variable of the
-notebook. The cell is found by its id, which JupyterLab and Notebook tell the kernel; where no file
-can have such an id (VS Code tells an address), or this one has none (before nbformat 4.5), by its
-source, if only one cell has it. A cell that was not saved yet may have the source of another one.
+notebook. The cell is found by its id, which JupyterLab and Notebook send to the kernel. Where no
+file can have such an id (VS Code sends an address), or this file has none (before nbformat 4.5),
+the cell is found by its source, if only one cell has that source. A search never raises: nobody
+asked for it.
 """
 
 import json
@@ -20,8 +17,8 @@ from typing import Any
 
 from IPython import get_ipython
 
-from .saved import Saved
-from .thread import Turns
+from .saved import SavedChat
+from .thread import Thread
 from .transcript import VENDOR, outputs
 
 MAX_FILE = 50_000_000  # bytes; a bigger one would hold the cell up for seconds
@@ -30,32 +27,36 @@ DISPLAY = "llm-chat-"  # how the displays of transcripts are called
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """A saved conversation that a chat may go on from: its turns, and what else was saved."""
+class SavedConversation:
+    """A saved conversation that a chat can continue: its turns, and what else was saved."""
 
-    turns: Turns
-    saved: Saved
+    turns: Thread
+    saved: SavedChat
 
     @classmethod
-    def read(cls, data: Any, render: Callable[[str], str]) -> "Earlier":
-        """Of plain JSON or messages, which are not trusted. ValueError says what is wrong."""
-        turns = Turns(render)
+    def read(cls, data: Any, render: Callable[[str], str]) -> "SavedConversation":
+        """Read plain JSON or messages, which are not trusted.
+
+        Raises:
+            ValueError: The data is not a saved conversation. The message says why.
+        """
+        turns = Thread(render)
         saved = turns.load(data)
         return cls(turns, saved)
 
     @property
     def texts(self) -> list[tuple[str, str]]:
-        """(role, text) of the turns that are shown and say something."""
+        """(role, text) of the shown turns that have a text."""
         said = ((turn.role, turn.message.text) for turn in self.turns.path())
         return [(role, text) for role, text in said if text]
 
-    def holds(self, other: "Earlier") -> bool:
-        """Does the shown path end with all that the other one shows?"""
+    def holds(self, other: "SavedConversation") -> bool:
+        """Whether the shown path ends with all shown turns of the other one."""
         theirs = other.texts
         return self.texts[-len(theirs) :] == theirs
 
     def op(self) -> dict[str, Any]:
-        """What a page says of it; all of it is text."""
+        """What a page shows of it. All of it is text."""
         asked = sum(role == "user" for role, _ in self.texts)
         return {"n": asked, "model": self.saved.model, "at": self.saved.at}
 
@@ -94,7 +95,7 @@ def _find(path: Path | None, parent: Any, name: str | None, nth: int) -> Any:
 
 
 def notebook(environment: Mapping[str, str], names: Mapping[str, Any]) -> Path | None:
-    """The file of the notebook that this kernel runs, if it can be known and is not too big."""
+    """The file of this kernel's notebook, unless it is unknown or too large."""
     given = names.get("__vsc_ipynb_file__") or environment.get("JPY_SESSION_NAME")
     path = Path(given) if isinstance(given, str) and given else None
     if path is None or path.suffix != ".ipynb" or not path.is_file():
@@ -103,7 +104,7 @@ def notebook(environment: Mapping[str, str], names: Mapping[str, Any]) -> Path |
 
 
 def choose(data: Any, cell: Any, source: Any, name: str | None, nth: int) -> Any:
-    """The conversation of the chat with this name, or of the nth chat of this cell, or None."""
+    """The conversation of the chat with this name, else of the nth chat of this cell, or None."""
     cells = list(_cells(data))
     if name is not None:
         named = [talk for _, _, talks in cells for talk in talks if _name(talk) == name]
@@ -133,7 +134,7 @@ def _cells(data: Any) -> Iterator[tuple[Any, str, list[Any]]]:
 
 
 def _tag(output: Mapping[str, Any]) -> str | None:
-    """Which chat's transcript an output is (see widget.Kept), if it says so."""
+    """The display id in an output's tag (see jupyter.UpdatableOutput), if it has one."""
     tag: Any = output
     for key in ("metadata", "llm_magic", "display"):
         tag = tag.get(key) if isinstance(tag, Mapping) else None

@@ -1,11 +1,8 @@
-"""A saved conversation as rows: what a file, a notebook or a page holds of a chat.
+"""The saved form of a chat: what a file, a notebook or a page holds of it, checked when it is read.
 
-Comes in: plain JSON, which is not trusted, or a list of messages; ValueError says what is wrong
-with it. Goes out: checked rows, and what was set. It must not know trees, widgets or threads.
-
-A row is {"role", "content"} and, where there is more to say, "note", "reply" (see `Reply.to_dict`;
-its text is the content), and the other versions of this turn: "others", a list of lists of rows,
-each of them the turn and what was shown below it, and "place", which of all versions this one is.
+A turn is {"role", "content"} and, where there is more, "note", "reply" (see `Reply.to_dict`; its
+text is the content), and the other versions of this turn: "others", a list of lists of turns, each
+of them a version and what was shown below it, and "place", the position of the shown version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,32 +23,60 @@ MAX_NAME = 200  # characters of a name or a date
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One turn. others: its other versions, each as rows; place: where this one is among them."""
+class SavedTurn:
+    """One turn.
+
+    Args:
+        role: "user" or "assistant".
+        text: As it was written.
+        note: Why an answer ended early, or the error; "" otherwise.
+        reply: What is known of an answer beside its text.
+        others: The other versions of the turn, each with what was shown below it.
+        place: The position of this version among all of them.
+    """
 
     role: str
     text: str
     note: str = ""
     reply: Reply | None = None
-    others: tuple[tuple["Row", ...], ...] = ()
+    others: tuple[tuple["SavedTurn", ...], ...] = ()
     place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """rows: what was said. settings: what a person had set on the page. model, at: who answered
-    last, and when (ISO 8601); "" where that is not known."""
+class SavedChat:
+    """A saved chat.
 
-    rows: tuple[Row, ...]
+    Args:
+        rows: The shown turns.
+        settings: What a person had set on the page.
+        model: Who answered last; "" if unknown.
+        at: When (ISO 8601); "" if unknown.
+    """
+
+    rows: tuple[SavedTurn, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     at: str = ""
 
 
-def read(data: Any) -> Saved:
-    """Rows and settings of a saved conversation. ValueError says what is wrong with it."""
+def read(data: Any) -> SavedChat:
+    """Read a saved conversation, which is not trusted.
+
+    Args:
+        data: Plain JSON as `Chat.save` writes it, or a list of messages.
+
+    Raises:
+        ValueError: The data is not a saved conversation. The message says why.
+
+    >>> read([{"role": "user", "content": "Hi"}]).rows[0].text
+    'Hi'
+    >>> read({"version": 7})
+    Traceback (most recent call last):
+    ValueError: not a conversation saved by this release (version 1)
+    """
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return Saved(_messages_in(data))
+        return SavedChat(_messages_in(data))
     if not isinstance(data, Mapping) or data.get("version") != VERSION:
         raise ValueError(f"not a conversation saved by this release (version {VERSION})")
     try:
@@ -59,12 +84,12 @@ def read(data: Any) -> Saved:
         rows = _rows_in(data.get("turns"), [MAX_ROWS], 0)
     except RecursionError:
         raise ValueError("the saved conversation is nested too deeply") from None
-    return Saved(
+    return SavedChat(
         rows, _settings_in(data.get("settings")), _short(data, "model"), _short(data, "at")
     )
 
 
-def _rows_in(turns: Any, room: list[int], depth: int) -> tuple[Row, ...]:
+def _rows_in(turns: Any, room: list[int], depth: int) -> tuple[SavedTurn, ...]:
     if not isinstance(turns, list):
         raise ValueError("the saved conversation has no list of turns")
     room[0] -= len(turns)
@@ -73,7 +98,7 @@ def _rows_in(turns: Any, room: list[int], depth: int) -> tuple[Row, ...]:
     return tuple(_row_in(i, row, room, depth) for i, row in enumerate(turns))
 
 
-def _row_in(i: int, row: Any, room: list[int], depth: int) -> Row:
+def _row_in(i: int, row: Any, room: list[int], depth: int) -> SavedTurn:
     if not isinstance(row, Mapping) or row.get("role") not in ("user", "assistant"):
         raise ValueError(f"turn {i} is neither a user's nor an assistant's")
     text, note = row.get("content"), row.get("note", "")
@@ -92,20 +117,20 @@ def _row_in(i: int, row: Any, room: list[int], depth: int) -> Row:
     versions = tuple(_rows_in(rows, room, depth + 1) for rows in others)
     if any(not rows or rows[0].others for rows in versions):
         raise ValueError(f"a version of turn {i} is no turn")
-    return Row(row["role"], text, note, reply, versions, place)
+    return SavedTurn(row["role"], text, note, reply, versions, place)
 
 
-def _messages_in(data: Sequence[Any]) -> tuple[Row, ...]:
-    """Tool turns are history of a call, not something a person or the model said: left out."""
+def _messages_in(data: Sequence[Any]) -> tuple[SavedTurn, ...]:
+    """User and assistant messages with a text. Messages of tools are left out."""
     return tuple(
-        Row(m.role, m.text, "", Reply(m.text, m.reasoning) if m.role == "assistant" else None)
+        SavedTurn(m.role, m.text, "", Reply(m.text, m.reasoning) if m.role == "assistant" else None)
         for m in as_messages(data)
         if m.role in ("user", "assistant") and m.text
     )
 
 
 def _settings_in(values: Any) -> dict[str, Any]:
-    """What can be set here and is right. Never the model: a file must not choose who is asked."""
+    """The valid settings. Never the model: a file must not choose which model is asked."""
     found: dict[str, Any] = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if name in settings.SETTINGS and name != "model":

@@ -1,9 +1,4 @@
-"""The turns of one chat as a tree: every answer that was ever given stays reachable.
-
-Comes in: user texts, events folded to replies, and choices of a branch. Goes out: the messages of
-the active path, and JSON-safe pictures of turns for a page, a trait and a saved conversation.
-It must not know threads, widgets or engines.
-"""
+"""The turns of one chat as a tree: every answer that was ever given stays reachable."""
 
 import html
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +13,16 @@ from llm_magic.utf8 import whole
 
 from ..shared.phases import CONTINUABLE, CUT_OFF
 from . import saved as chat_saved
-from .markdown_diff import Tail
-from .saved import VERSION, Row, Saved
+from .markdown_diff import MarkdownDiff
+from .saved import VERSION, SavedChat, SavedTurn
 
 
 def plain(text: str) -> str:
-    """Text as safe HTML with its line breaks: what is shown where no Markdown is wanted."""
+    """Text as safe HTML that keeps its line breaks.
+
+    >>> plain("a < b")
+    '<p>a &lt; b</p>'
+    """
     return f"<p>{html.escape(text)}</p>".replace("\n", "<br>")
 
 
@@ -38,23 +37,26 @@ def _unfailing(render: Callable[[str], str]) -> Callable[[str], str]:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """One message of the tree. Mutable; owned by the pump thread.
+class ThreadTurn:
+    """One message of the tree. Mutable; owned by the controller's thread.
 
-    note: why the answer ended early, in words; "" if it did not. error: what went wrong, "" if
-    nothing. active: which child continues the shown path. messages: what the turn adds to the
-    conversation when that is more than one message (tool calls and their results).
+    Attributes:
+        note: Why the answer ended early, in words; "" if it did not.
+        error: What went wrong; "" if nothing did.
+        active: The position of the child that continues the shown path.
+        messages: What the turn adds to the conversation where that is more than one message (tool
+            calls and their results).
     """
 
     id: int
     role: str
     text: str = ""
-    parent: "Turn | None" = None
-    children: list["Turn"] = field(default_factory=list)
+    parent: "ThreadTurn | None" = None
+    children: list["ThreadTurn"] = field(default_factory=list)
     active: int = 0
     reply: Reply | None = None
-    answer: Tail = field(default_factory=lambda: Tail(plain))
-    reasoning: Tail = field(default_factory=lambda: Tail(plain))
+    answer: MarkdownDiff = field(default_factory=lambda: MarkdownDiff(plain))
+    reasoning: MarkdownDiff = field(default_factory=lambda: MarkdownDiff(plain))
     trace: tuple[ToolRecord, ...] = ()
     messages: tuple[Message, ...] = ()
     note: str = ""
@@ -63,7 +65,7 @@ class Turn:
 
     @property
     def source(self) -> str:
-        """The text as it was written: Markdown. Of an answer in the making, what has come."""
+        """The Markdown of the turn; so far, while the answer is being written."""
         return self.reply.text if self.reply is not None else self.text
 
     @property
@@ -73,7 +75,7 @@ class Turn:
         return Message(self.role, self.text)
 
     def foot(self, steady: bool = False) -> list[str]:
-        """What one line under an answer says: model, counts, speed (unless `steady`)."""
+        """The line under an answer: model, counts and, unless `steady`, speed."""
         if self.reply is None or self.busy:
             return []
         usage, timings = self.reply.usage, self.reply.timings
@@ -88,7 +90,7 @@ class Turn:
         return [part for part in parts if part]
 
     def ending(self) -> dict[str, Any]:
-        """What a page is told when an answer is complete. All of it is text but `tools`."""
+        """What a page needs when an answer is complete. All of it is text, except `tools`."""
         tokens = self.reply.tokens if self.reply else ()
         tps = self.reply.timings.decode_tps if self.reply else 0.0
         return {
@@ -99,7 +101,7 @@ class Turn:
 
     @property
     def exact(self) -> bool:
-        """Whether the answer can be continued after its very tokens."""
+        """Whether the ids of all tokens of the answer are known, and its prompt."""
         reply = self.reply
         return (
             reply is not None
@@ -117,7 +119,7 @@ class Turn:
         return cut and (self.exact or bool(self.reply.text))
 
     def picture(self) -> dict[str, Any]:
-        """What a page needs to draw this turn. HTML in it is safe; everything else is text."""
+        """What a page needs to draw this turn. Its HTML is safe; everything else is text."""
         out: dict[str, Any] = {"id": self.id, "role": self.role}
         if self.role == "user":
             out["text"] = self.text
@@ -130,34 +132,49 @@ class Turn:
         return out
 
 
-class Turns:
-    """The tree of turns and its active path. `render` turns Markdown into safe HTML."""
+class Thread:
+    """The tree of turns and its shown path.
+
+    Args:
+        render: Turns Markdown into safe HTML.
+
+    >>> thread = Thread()
+    >>> question = thread.add(thread.root, "user", "Hi")
+    >>> for text in ("Hello", "Good day"):
+    ...     answer = thread.answer(question, Reply(text))
+    >>> [message.text for message in thread.messages()]
+    ['Hi', 'Good day']
+    >>> thread.choose(answer, 0)
+    True
+    >>> thread.last().source
+    'Hello'
+    """
 
     def __init__(self, render: Callable[[str], str] = plain) -> None:
         self.render = _unfailing(render)
         self._next = 1
-        self.root = Turn(0, "root")
+        self.root = ThreadTurn(0, "root")
         self.at = ""  # when the last answer was given, as ISO 8601
 
     # ------------------------------------------------------------------ reading
 
-    def path(self) -> list[Turn]:
+    def path(self) -> list[ThreadTurn]:
         """The turns that are shown, oldest first."""
         return list(self._walk())
 
-    def _walk(self) -> Iterator[Turn]:
+    def _walk(self) -> Iterator[ThreadTurn]:
         return walk(self.root)
 
-    def find(self, id: int) -> Turn | None:
+    def find(self, id: int) -> ThreadTurn | None:
         """The turn of the shown path with this id."""
         return next((turn for turn in self._walk() if turn.id == id), None)
 
-    def last(self) -> Turn:
+    def last(self) -> ThreadTurn:
         """The end of the shown path; the root when there is none."""
         turns = self.path()
         return turns[-1] if turns else self.root
 
-    def messages(self, upto: Turn | None = None) -> tuple[Message, ...]:
+    def messages(self, upto: ThreadTurn | None = None) -> tuple[Message, ...]:
         """The active path as messages, up to and including `upto`. Empty answers are left out."""
         out: list[Message] = []
         for turn in self._walk():
@@ -184,16 +201,16 @@ class Turns:
 
     # ------------------------------------------------------------------ changing
 
-    def add(self, parent: Turn, role: str, text: str = "") -> Turn:
+    def add(self, parent: ThreadTurn, role: str, text: str = "") -> ThreadTurn:
         """A new turn below `parent`; the shown path now leads to it."""
-        turn = Turn(self._next, role, whole(text), parent)
-        turn.answer, turn.reasoning = Tail(self.render), Tail(self.render)
+        turn = ThreadTurn(self._next, role, whole(text), parent)
+        turn.answer, turn.reasoning = MarkdownDiff(self.render), MarkdownDiff(self.render)
         self._next += 1
         parent.children.append(turn)
         parent.active = len(parent.children) - 1
         return turn
 
-    def answer(self, parent: Turn, reply: Reply, note: str = "") -> Turn:
+    def answer(self, parent: ThreadTurn, reply: Reply, note: str = "") -> ThreadTurn:
         """A complete answer below `parent`."""
         turn = self.add(parent, "assistant", reply.text)
         turn.reply, turn.note, turn.trace = reply, note, reply.trace
@@ -201,7 +218,7 @@ class Turns:
         turn.reasoning.settle(reply.reasoning)
         return turn
 
-    def remove(self, turn: Turn) -> None:
+    def remove(self, turn: ThreadTurn) -> None:
         """Forget a turn and all below it. An earlier sibling is shown in its place."""
         parent = turn.parent
         if parent is None:
@@ -210,34 +227,34 @@ class Turns:
         del parent.children[at]
         parent.active = max(0, min(parent.active - (at <= parent.active), len(parent.children) - 1))
 
-    def choose(self, turn: Turn, index: int) -> bool:
+    def choose(self, turn: ThreadTurn, index: int) -> bool:
         """Show sibling number `index` of a turn instead of it. False if there is none."""
         if turn.parent is None or not 0 <= index < len(turn.parent.children):
             return False
         turn.parent.active = index
         return True
 
-    def replace(self, root: Turn) -> Turn:
+    def replace(self, root: ThreadTurn) -> ThreadTurn:
         """Another tree in the place of this one; the old one comes back."""
         old, self.root = self.root, root
         return old
 
-    def take(self, other: "Turns") -> None:
+    def take(self, other: "Thread") -> None:
         """The turns of another tree in the place of these. `other` must not be used any more."""
         self.root, self._next, self.at = other.root, max(self._next, other._next), other.at
 
-    def load(self, data: Any) -> Saved:
+    def load(self, data: Any) -> SavedChat:
         """Replace everything by a saved conversation, which is not trusted; what else it holds.
 
         data: what `to_dict` gave, or a list of messages (OpenAI-style dicts or Message). Raises
         ValueError that says what is wrong; nothing is changed then.
         """
         saved = chat_saved.read(data)
-        self.root, self.at = Turn(0, "root"), saved.at
+        self.root, self.at = ThreadTurn(0, "root"), saved.at
         self._grow(self.root, saved.rows)
         return saved
 
-    def _grow(self, parent: Turn, rows: Sequence[Row]) -> None:
+    def _grow(self, parent: ThreadTurn, rows: Sequence[SavedTurn]) -> None:
         for row in rows:
             for other in row.others[: row.place]:
                 self._grow(parent, other)
@@ -251,7 +268,7 @@ class Turns:
             parent = turn
 
 
-def _row_out(turn: Turn, tokens: bool, replies: bool, deep: int) -> dict[str, Any]:
+def _row_out(turn: ThreadTurn, tokens: bool, replies: bool, deep: int) -> dict[str, Any]:
     """deep: how many more versions inside of versions may be told."""
     row: dict[str, Any] = {"role": turn.role, "content": turn.message.text}
     if replies and turn.reply is not None:
@@ -272,7 +289,7 @@ def _row_out(turn: Turn, tokens: bool, replies: bool, deep: int) -> dict[str, An
     return row
 
 
-def walk(turn: Turn) -> Iterator[Turn]:
+def walk(turn: ThreadTurn) -> Iterator[ThreadTurn]:
     """The turns that are shown below this one when it is shown, the next first."""
     while turn.children:
         turn = turn.children[turn.active]

@@ -16,7 +16,7 @@ from llm_magic.events import ToolRecord
 from llm_magic.json_types import JsonObject
 from llm_magic.ui.views import summary, tooltrace
 
-from .thread import Turn, Turns
+from .thread import Thread, ThreadTurn
 
 VENDOR = "application/vnd.llm-magic.chat+json"
 MAX_DATA = 250_000  # characters of the conversation as data; a longer one is saved as HTML only
@@ -72,7 +72,7 @@ class Transcript:
 
 
 def transcript(
-    turns: Turns, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
+    turns: Thread, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
 ) -> Transcript:
     """The conversation that is shown, with text/plain, text/markdown, text/html and our own JSON.
 
@@ -89,7 +89,7 @@ def transcript(
     frame = {
         "text/plain": (head + gap, "\n\n", ""),
         "text/markdown": (f"*{head}*{gap}", "\n\n", ""),
-        # Open: where no widget lives, it is all that shows the conversation.
+        # OpenStream: where no widget lives, it is all that shows the conversation.
         "text/html": (f"<details open>{summary_}", "", "</details>"),
     }
     data = None if steady or not path else _data(turns)
@@ -109,13 +109,13 @@ def transcript(
 
 
 def bundle(
-    turns: Turns, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
+    turns: Thread, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
 ) -> Bundle:
     """As `transcript`, as a whole."""
     return transcript(turns, model, steady, about).bundle()
 
 
-def _data(turns: Turns) -> dict[str, Any] | None:
+def _data(turns: Thread) -> dict[str, Any] | None:
     """The conversation with as much of it as there is room for, or None."""
     for how in ({}, {"versions": False}, {"versions": False, "replies": False}):
         data = turns.to_dict(tokens=False, **how)
@@ -127,7 +127,7 @@ def _data(turns: Turns) -> dict[str, Any] | None:
 def read(path: Path) -> Any:
     """The conversation in a saved file or, as the last transcript, in a notebook.
 
-    Not checked: `Turns.load` does that. Raises ValueError when there is none.
+    Not checked: `Thread.load` does that. Raises ValueError when there is none.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -155,23 +155,23 @@ def _mappings(items: Any) -> Iterator[Mapping[str, Any]]:
             yield item
 
 
-def title(turns: list[Turn], model: str) -> str:
+def title(turns: list[ThreadTurn], model: str) -> str:
     n = sum(turn.role == "user" for turn in turns)
     if not n:
         return f"Transcript of the chat with {model}: empty so far"
     return f"Transcript of the chat with {model}: {n} turn{'s' * (n != 1)}"
 
 
-def _text(turn: Turn, steady: bool) -> str:
+def _text(turn: ThreadTurn, steady: bool) -> str:
     calls = f"\n{tooltrace.plain(_trace(turn, steady))}" if turn.trace else ""
     return f"{_WHO[turn.role]}: {turn.message.text}{_remark(turn)}{calls}"
 
 
-def _markdown(turn: Turn) -> str:
+def _markdown(turn: ThreadTurn) -> str:
     return f"**{_WHO[turn.role]}**\n\n{turn.message.text}{_remark(turn)}"
 
 
-def _html(turn: Turn, steady: bool) -> str:
+def _html(turn: ThreadTurn, steady: bool) -> str:
     """The blocks of an answer were made safe when they were rendered."""
     if turn.role == "user":
         body = f"<p>{html.escape(turn.text)}</p>".replace("\n", "<br>")
@@ -184,16 +184,16 @@ def _html(turn: Turn, steady: bool) -> str:
     return f'<div style="{style}"><b>{_WHO[turn.role]}</b>{body}</div>'
 
 
-def _trace(turn: Turn, steady: bool) -> Sequence[ToolRecord]:
+def _trace(turn: ThreadTurn, steady: bool) -> Sequence[ToolRecord]:
     return summary.steady_trace(turn.trace) if steady else turn.trace
 
 
-def _thoughts(turn: Turn) -> str:
+def _thoughts(turn: ThreadTurn) -> str:
     if not turn.reasoning.blocks:
         return ""
     return f"<details><summary>Reasoning</summary>{''.join(turn.reasoning.blocks)}</details>"
 
 
-def _remark(turn: Turn) -> str:
+def _remark(turn: ThreadTurn) -> str:
     remark = turn.error or turn.note
     return f" [{remark}]" if remark else ""

@@ -1,11 +1,10 @@
 """The chat widget: a conversation with the notebook's model, beside its cells.
 
-Comes in: a model (or its name, or nothing: the default one), settings, and what a person does on
-the page. Goes out: a live view, and a folded static transcript in a second display, which is what a
-saved notebook shows. It must not know how a model generates.
+It shows a live view and, in a second display, a static transcript, which is what a saved notebook
+shows without a kernel.
 
-Threads: the front end's messages arrive on the main thread, or on a subshell's while a cell runs.
-They are handed to the pump (controller.py), which alone talks to the page and writes the traits:
+Messages of a page arrive on the main thread, or on a subshell's while a cell runs. They are handed
+to the controller (controller.py), whose thread alone sends to the pages and writes traits:
 ipywidgets' property lock is not made for two threads.
 """
 
@@ -30,11 +29,11 @@ from llm_magic.ui.views.ledger import Ledger
 from llm_magic.utf8 import whole_json
 
 from ..shared import jupyter, settings, token_rows
-from ..shared.stream_reader import OnProgress, Open
+from ..shared.stream_reader import OnProgress, OpenStream
 from . import resume as earlier
 from . import transcript
-from .controller import Pump
-from .request import Ask
+from .controller import ChatController
+from .request import Approver
 
 VERSION = 2
 SUGGESTIONS = (
@@ -70,7 +69,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     # {"v": 2, "model": name}: what a page shows until the kernel answers. Written by the
     # controller only; everything else goes by messages.
     state = traitlets.Dict().tag(sync=True)
-    _order: ClassVar[jupyter.Order] = jupyter.Order()  # of the chats without a name
+    _order: ClassVar[jupyter.CellOrder] = jupyter.CellOrder()  # of the chats without a name
     # What the page needs to draw its form; never changes.
     form = traitlets.Dict().tag(sync=True)
 
@@ -81,22 +80,24 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         *,
         messages: Sequence[Message | Mapping[str, Any]] = (),
         tools: Sequence[Any] = (),
-        approve: bool | Ask = True,
+        approve: bool | Approver = True,
         suggestions: Sequence[str] = SUGGESTIONS,
         name: str | None = None,
         **options: Any,
     ) -> None:
         self._name = name
-        self._port = _Port(self, llm, {"system": system, **options}, tools, approve)
+        self._host = _Host(self, llm, {"system": system, **options}, tools, approve)
         form = {
             "settings": settings.picture(), "suggestions": whole_json(list(suggestions)),
             "models": sorted({known.name for known in models.known()}),
             "scale": token_rows.scale(),
         }  # fmt: skip
         super().__init__(state={"v": VERSION, "model": self.model}, form=form)
-        self._pump = Pump(self._port, html.markdown)
+        self._controller = ChatController(self._host, html.markdown)
         self._transcript = self._describe()
-        self._kept = jupyter.Kept({}, f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode())
+        self._kept = jupyter.UpdatableOutput(
+            {}, f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode()
+        )
         self._kept.beside_view = True
         self._page_keeps = False  # a page updates the transcript in the notebook
         self._cell: Any = None  # parent header of the cell that shows this chat
@@ -116,37 +117,37 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     @property
     def model(self) -> str:
         """The name of the model that answers."""
-        return self._port.name
+        return self._host.name
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation as shown, oldest first, without the system prompt."""
-        pump = getattr(self, "_pump", None)
-        return pump.messages if pump else ()
+        controller = getattr(self, "_controller", None)
+        return controller.messages if controller else ()
 
     @property
     def conversation(self) -> Conversation:
         """What was said so far as a Conversation of its own, to go on with in code."""
-        return self._port.conversation(self._port.load(), self.messages, None)
+        return self._host.conversation(self._host.load(), self.messages, None)
 
     @property
     def last(self) -> Reply | None:
         """The last answer with all that was measured, or None."""
-        return self._pump.last
+        return self._controller.last
 
     def say(self, text: str) -> None:
         """Send a message, as if it were typed. Returns at once; see `wait` and `last`."""
-        self._pump.submit({"t": "send", "text": text})
+        self._controller.submit({"t": "send", "text": text})
 
     def stop(self) -> None:
         """Stop the answer that is being written. What has come stays."""
-        self._pump.stop()
+        self._controller.stop()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all that was asked for is done. False when `timeout` seconds were not
         enough."""
         with hub.gate.lend():
-            done = self._pump.wait(timeout)
+            done = self._controller.wait(timeout)
         if self._cell is not None:
             # What runs notebooks without a page (nbclient) hears of displays only what the cell
             # that runs now says of them, and would save an old transcript.
@@ -156,20 +157,20 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
 
     def resume(self) -> None:
         """Go on from the conversation that the notebook holds, where the page offers that."""
-        self._pump.submit({"t": "resume"})
+        self._controller.submit({"t": "resume"})
 
     def undo(self) -> None:
         """Forget the last question and its answer."""
-        self._pump.submit({"t": "undo"})
+        self._controller.submit({"t": "undo"})
 
     def clear(self) -> None:
         """Forget everything."""
-        self._pump.submit({"t": "clear"})
+        self._controller.submit({"t": "clear"})
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the conversation as JSON, replies with their tokens included."""
         path = Path(path)
-        data = json.dumps(self._pump.to_dict(), ensure_ascii=False, indent=1)
+        data = json.dumps(self._controller.to_dict(), ensure_ascii=False, indent=1)
         path.write_text(data, encoding="utf-8")
         return path
 
@@ -182,12 +183,12 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         data: Any = source
         if isinstance(source, str | os.PathLike):
             data = transcript.read(Path(source))
-        self._pump.load(data)
+        self._controller.load(data)
 
     def close(self) -> None:
         """End the chat: its views go, its thread ends. The transcript stays."""
-        if hasattr(self, "_pump"):
-            self._pump.close()
+        if hasattr(self, "_controller"):
+            self._controller.close()
         layout = getattr(self, "layout", None)
         super().close()
         if layout is not None:  # a widget of its own, with a line to the kernel of its own
@@ -207,7 +208,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _on_message(self, widget: Any, content: Any, buffers: Any) -> None:
         if isinstance(content, Mapping):
-            self._pump.submit(content)
+            self._controller.submit(content)
 
     def _look_for_earlier(self) -> None:
         """Once, when the chat is first shown: does the notebook hold a conversation of it?"""
@@ -219,13 +220,13 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._looked = True
         # A small notebook is read before the chat is shown; a large one does not hold the cell up.
         find = earlier.finder(self._name, nth)
-        self._pump.search(find).wait(SOON)
+        self._controller.search(find).wait(SOON)
 
     def _describe(self) -> transcript.Transcript:
         """What the transcript shows. An earlier conversation stays there as long as it is offered:
         whenever the notebook is saved, it is not lost."""
-        turns, model, about = self._pump.turns, self.model, self._pump.about
-        offered = self._pump.earlier
+        turns, model, about = self._controller.turns, self.model, self._controller.about
+        offered = self._controller.earlier
         if offered is not None:
             turns, model = offered.turns, offered.saved.model or self.model
             about = {"settings": dict(offered.saved.settings)}
@@ -238,12 +239,12 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._kept.change(None if self._page_keeps else self._transcript.bundle())
         self.state = {"v": VERSION, "model": self.model}
         if self._cell is not None and not self._page_keeps:
-            jupyter.speak_as(self._cell)
+            jupyter.publish_as(self._cell)
             self._kept.show(update=True)
 
 
-class _Port:
-    """What the pump sees of its chat: the model, the settings, the page."""
+class _Host:
+    """What the controller sees of its chat: the model, the settings, the page."""
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class _Port:
         llm: LLM | str | None,
         values: Mapping[str, Any],
         tools: Sequence[Any],
-        approve: bool | Ask,
+        approve: bool | Approver,
     ) -> None:
         self._chat = chat
         self._given = llm
@@ -285,7 +286,7 @@ class _Port:
         return chosen if isinstance(chosen, LLM) else hub.load(chosen, on_progress=progress)
 
     def conversation(
-        self, llm: LLM, messages: tuple[Message, ...], approve: Ask | None
+        self, llm: LLM, messages: tuple[Message, ...], approve: Approver | None
     ) -> Conversation:
         system, options = self._values.get("system"), settings.options(self._values)
         conversation = Conversation(llm, system, self._tools, approve=approve, **options)
@@ -294,7 +295,7 @@ class _Port:
             conversation.system = system
         return conversation
 
-    def open(self, messages: tuple[Message, ...], ask: Ask) -> Open:
+    def open(self, messages: tuple[Message, ...], ask: Approver) -> OpenStream:
         approve = self._approve if callable(self._approve) else ask if self._approve else None
 
         def start(progress: OnProgress) -> _Answer:
@@ -303,11 +304,11 @@ class _Port:
 
         return start
 
-    def fork(self, reply: Reply, given: tuple[Token, ...]) -> Open:
+    def fork(self, reply: Reply, given: tuple[Token, ...]) -> OpenStream:
         options = settings.options(self._values)
         return lambda progress: branching.stream(self.load(progress), reply, given, **options)
 
-    def extend(self, messages: tuple[Message, ...]) -> Open:
+    def extend(self, messages: tuple[Message, ...]) -> OpenStream:
         options = settings.options(self._values)
         system = self._values.get("system")
         head = (Message("system", system),) if system else ()
@@ -336,7 +337,7 @@ class _Port:
         return self._chat._transcript
 
     @property
-    def kept(self) -> jupyter.Kept:
+    def kept(self) -> jupyter.UpdatableOutput:
         return self._chat._kept
 
     def kept_by_page(self) -> None:
@@ -344,7 +345,7 @@ class _Port:
 
 
 class _Answer:
-    """One turn of a conversation as the pump reads it."""
+    """One turn of a conversation as the controller reads it."""
 
     def __init__(self, conversation: Conversation, turn: Turn) -> None:
         self._conversation = conversation

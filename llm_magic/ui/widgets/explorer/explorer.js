@@ -4,7 +4,7 @@
 
 import { node } from "../shared/dom.js";
 import { legend, TokenInspector } from "../shared/inspector.js";
-import { Kept } from "../shared/kept.js";
+import { UpdatableOutput } from "../shared/updatable_output.js";
 import { forward, keepKeys } from "../shared/keys.js";
 import { memory } from "../shared/memory.js";
 import { Connection } from "../shared/protocol.js";
@@ -37,7 +37,7 @@ class Explorer {
       gone: () => this.lose(),
     });
     this.id = this.line.id;
-    this.kept = new Kept(model, () => this.send({ t: "output", page: this.id }));
+    this.kept = new UpdatableOutput(model, () => this.send({ t: "output", page: this.id }));
     this.build(el);
     this.showSaved();
     this.line.open();

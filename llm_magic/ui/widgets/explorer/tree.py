@@ -1,7 +1,7 @@
 """A reply and its branches as a tree, and as the lists that a page draws.
 
 A branch shares its first tokens with the node that it left: they are neither sent nor drawn twice.
-Node 0 is the answer itself, and a node comes after the one that it left.
+BranchNode 0 is the answer itself, and a node comes after the one that it left.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ ENDED = {"length": CUT, "cancelled": "stopped", "interrupted": "stopped"}
 
 
 @dataclass(slots=True)
-class Node:
+class BranchNode:
     """The answer, or a branch that left node `parent` at token `at`.
 
     reply: without branches of its own, from the first token on. rows: of the tokens from `at` on.
@@ -43,11 +43,11 @@ def _name(run: Sequence[Token], at: int) -> str:
     return f"{tokens.alone(run[at].bytes, 16) if at < len(run) else '∅'} at {at}"
 
 
-class Tree:
+class BranchTree:
     """All nodes, in the order in which they came. Not made for more than one thread."""
 
     def __init__(self, reply: Reply) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[BranchNode] = []
         self._adopt(reply, None, 0)
 
     def _adopt(self, reply: Reply, parent: int | None, at: int) -> None:
@@ -55,7 +55,7 @@ class Tree:
         # A foreign notebook may say anything about where its branches begin.
         at = min(max(at, 0), len(self.nodes[parent].reply.tokens)) if parent is not None else 0
         own = rows(reply.tokens[at:])
-        self.nodes.append(Node(replace(reply, branches=()), parent, at, own))
+        self.nodes.append(BranchNode(replace(reply, branches=()), parent, at, own))
         for place, branch in reply.branches:
             self._adopt(branch, here, place)
 
@@ -71,7 +71,7 @@ class Tree:
 
     def open(self, parent: int, at: int, reply: Reply) -> int:
         """A new branch, of its given tokens for now; its number."""
-        self.nodes.append(Node(reply, parent, at, rows(reply.tokens[at:])))
+        self.nodes.append(BranchNode(reply, parent, at, rows(reply.tokens[at:])))
         return len(self.nodes) - 1
 
     def drop(self, i: int) -> None:

@@ -1,13 +1,9 @@
-"""The live view of one reply: look at every token, go on from another one, compare.
+"""The explorer of one reply: look at every token, continue from another one, compare the branches.
 
-Comes in: a Reply, and what a person does on the page. Goes out: a widget; `reply` is the Reply with
-all branches that were made. It must not know how a model generates.
-
-Threads: the page's messages arrive on the main thread, or on a subshell's while a cell runs; they
-are only handed on. The pump thread alone talks to the page, writes the trait and changes the tree;
-it lives while there is something to do. A branch has a reader thread of its own, which waits for
-the model. Messages are {"seq": n, "ops": [...]}, at most 20 a second; a page that missed one, or
-was loaded anew, asks for a snapshot.
+Messages of a page arrive on the main thread, or on a subshell's while a cell runs, and are handed
+to a worker thread. That thread alone sends to the pages, writes the trait and changes the tree; it
+lives while there is something to do. A branch has a reader thread of its own, which waits for the
+model. Pages are sent at most 20 messages a second.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,9 +26,9 @@ from llm_magic.ui.views import mime, progress, summary, throughput
 from ..shared import jupyter, settings, token_rows
 from ..shared.phases import describe
 from ..shared.protocol import Op, Outbox
-from ..shared.stream_reader import Reading, Told, begin
-from ..shared.worker import Loop
-from .tree import Tree
+from ..shared.stream_reader import StreamJob, StreamUpdate, start_reading
+from ..shared.worker import Worker
+from .tree import BranchTree
 
 VERSION = 2
 SETTINGS = ("temperature", "max_tokens", "seed")  # what the page offers to set for branches
@@ -40,7 +36,7 @@ CHUNK = 500  # rows in one op of a snapshot: a page reads them in a few millisec
 
 
 @dataclass(slots=True, eq=False)
-class _Run(Reading):
+class BranchRequest(StreamJob):
     """A branch in the making."""
 
     parent: int
@@ -75,18 +71,18 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     _css = token_rows.style() + Path(__file__).with_name("explorer.css").read_text("utf-8")
 
     # Settled state: {"v": 2, "model": name, "views": [[title, parent, at, texts, shades]]}. Written
-    # by the pump only; it is what a page has left when the kernel is gone.
+    # by the worker thread only; it is what a page has left when the kernel is gone.
     state = traitlets.Dict().tag(sync=True)
     # The probabilities at which the steps of the scale begin. Never changes.
     scale = traitlets.List().tag(sync=True)
-    _order: ClassVar[jupyter.Order] = jupyter.Order()
+    _order: ClassVar[jupyter.CellOrder] = jupyter.CellOrder()
 
     def __init__(
         self,
         reply: Reply,
         llm: LLM | None = None,
         *,
-        kept: jupyter.Kept | None = None,
+        kept: jupyter.UpdatableOutput | None = None,
         look: mime.Look | None = None,
         **options: Any,
     ) -> None:
@@ -94,16 +90,23 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._options = settings.given(options)
         self._look = look or mime.Look()
         self._own = kept is None
-        self._kept = kept or jupyter.Kept({}, f"llm-explore-{uuid4().hex}", not self._look.docs)
-        self._tree = Tree(reply)
+        self._kept = kept or jupyter.UpdatableOutput(
+            {}, f"llm-explore-{uuid4().hex}", not self._look.docs
+        )
+        self._tree = BranchTree(reply)
         self._named = summary.model_name(reply.model)
         self._reply = reply  # replaced as a whole: any thread may read it
         self._out = Outbox(lambda message: self.send(dict(message)))
         after = (self._show_tokens, self._out.flush)
-        self._loop = Loop(
-            "llm-explore", self._take, after, self._fault, _begins, lambda: self._run is not None
+        self._worker = Worker(
+            "llm-explore",
+            self._handle,
+            after,
+            self._fault,
+            _starts_work,
+            lambda: self._run is not None,
         )
-        self._run: _Run | None = None
+        self._run: BranchRequest | None = None
         self._key: str | None = None  # which of the views of its cell it is
         self._cell: Any = None  # parent header of the cell that shows the static form
         super().__init__(state=self._saved(), scale=token_rows.scale())
@@ -127,16 +130,16 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         alternative: as `Reply` branches take it: a text, a rank from 1, None for the likeliest one
         that was not taken. view: 0 is the answer, then the branches in the order of their making.
         """
-        self._loop.put({"t": "branch", "view": view, "at": i, "alternative": alternative})
+        self._worker.put({"t": "branch", "view": view, "at": i, "alternative": alternative})
 
     def stop(self) -> None:
         """End the branch that is being written, if there is one. What has come stays."""
-        self._loop.put({"t": "stop"})
+        self._worker.put({"t": "stop"})
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no branch is in the making. False when `timeout` seconds were not enough."""
         with hub.gate.lend():
-            return self._loop.wait(timeout)
+            return self._worker.wait(timeout)
 
     # ------------------------------------------------------------------ display
 
@@ -174,20 +177,20 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _on_message(self, _: Any, message: Any, buffers: Any) -> None:
         if isinstance(message, Mapping):
-            self._loop.put(message)
+            self._worker.put(message)
 
-    # ------------------------------------------------------------------ the pump thread
+    # ------------------------------------------------------------------ the worker thread
 
     def _fault(self, error: BaseException) -> None:
         self._note(describe(error))
 
-    def _take(self, item: Any) -> None:
-        if isinstance(item, Told):
-            self._hear(item)
+    def _handle(self, item: Any) -> None:
+        if isinstance(item, StreamUpdate):
+            self._on_update(item)
         else:
-            self._obey(item)
+            self._on_page_message(item)
 
-    def _obey(self, message: Mapping[str, Any]) -> None:
+    def _on_page_message(self, message: Mapping[str, Any]) -> None:
         match message:
             case {"t": "hello", "page": str(page)}:
                 self._snapshot(page)
@@ -264,7 +267,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         except ValueError as problem:
             self._note(str(problem))
             return
-        self._tree = Tree(reply)
+        self._tree = BranchTree(reply)
         self._named = summary.model_name(reply.model)
         self._out.extend([self._heads(), self._settings(), *self._all_rows(), {"o": "ready"}])
         self._settle()
@@ -279,14 +282,14 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             return
         parent = self._tree.nodes[view].reply
         given = branching.prefix(parent, at, branching.choice(parent, at, alternative))
-        run = _Run(view, at % len(parent.tokens), given, page)
+        run = BranchRequest(view, at % len(parent.tokens), given, page)
         llm = self._model(parent)
         options = branching.defaults(parent, given) | self._options
         self._run = run
         self._out.add("busy", text="starting", share=None)
-        begin(
+        start_reading(
             "llm-explore-reader", run, lambda _: branching.stream(llm, parent, given, **options),
-            self._loop.put,
+            self._worker.put,
         )  # fmt: skip
 
     def _model(self, reply: Reply) -> LLM:
@@ -308,7 +311,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
                 run.stream.cancel("cancelled")
             self._out.add("busy", text="stopping", share=None)
 
-    def _hear(self, told: Told[_Run]) -> None:
+    def _on_update(self, told: StreamUpdate[BranchRequest]) -> None:
         run = told.run
         if told.opened is not None:
             run.stream = told.opened
@@ -328,7 +331,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if told.ended:
             self._end(run, told.reply, told.error)
 
-    def _open(self, run: _Run) -> None:
+    def _open(self, run: BranchRequest) -> None:
         parent = self._tree.nodes[run.parent].reply
         run.node = self._tree.open(run.parent, run.at, branching.begun(parent, run.given))
         node = self._tree.nodes[run.node]
@@ -345,7 +348,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._out.extend([{"o": "rows", "view": run.node, "from": place, "rows": rows}])
         self._out.add("live", n=len(run.times), tps=round(run.speed, 1))
 
-    def _end(self, run: _Run, rest: Reply | None, error: BaseException | None) -> None:
+    def _end(self, run: BranchRequest, rest: Reply | None, error: BaseException | None) -> None:
         self._show_tokens()
         self._run = None
         note = "" if error is None else describe(error)
@@ -367,7 +370,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if self._cell is None:
             return
         self._kept.change(self._static())
-        jupyter.speak_as(self._cell)
+        jupyter.publish_as(self._cell)
         self._kept.show(update=True)
         self._out.add("kept", **self._kept.told())
 
@@ -377,6 +380,6 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._out.add("note", text=text)
 
 
-def _begins(item: Any) -> bool:
+def _starts_work(item: Any) -> bool:
     """May a message of a page begin a branch?"""
     return isinstance(item, Mapping) and item.get("t") == "branch"

@@ -1,1 +1,1 @@
-"""What the chat and the explorer both need: threads, page protocol, settings."""
+"""What the chat and the explorer share: threads, the page protocol, tokens, settings."""

@@ -1,8 +1,5 @@
-"""What a widget of ours needs of the kernel: its script as one module, clicks while a cell runs,
-displays that are updated from a thread.
-
-Comes in: names of files, comms, data to show. Goes out: the same where the front end finds it. It
-must not know replies.
+"""What a widget needs of the kernel: its scripts as one module, messages while a cell runs, outputs
+that can be updated after their cell has finished.
 """
 
 import re
@@ -15,17 +12,23 @@ from IPython.display import display
 
 # Scripts that both widgets use. In this order: what one declares, the later ones use.
 SHARED_SCRIPTS = (
-    *("shared/protocol.js", "shared/dom.js", "shared/memory.js", "shared/kept.js"),
+    *("shared/protocol.js", "shared/dom.js", "shared/memory.js", "shared/updatable_output.js"),
     *("shared/keys.js", "shared/tokens.js", "shared/token_card.js", "shared/token_text.js"),
     "shared/inspector.js",
 )
 
 
 def script(names: Sequence[str]) -> str:
-    """Scripts of ui/widgets, named by folder and file, as one ES module in this order.
+    """Scripts of ui/widgets as one ES module, in this order.
 
-    There is no build step: the imports of each other are removed, since what one file declares is
-    in scope of the later ones.
+    There is no build step. Imports among the scripts are removed: what one file declares is in the
+    scope of the later ones.
+
+    Args:
+        names: Paths below ui/widgets, such as "shared/dom.js".
+
+    >>> script(["shared/memory.js"]).count("import")
+    0
     """
     widgets = Path(__file__).parents[1]
     source = "".join((widgets / name).read_text("utf-8") for name in names)
@@ -34,10 +37,10 @@ def script(names: Sequence[str]) -> str:
 
 
 def take_subshell_messages(comm: Any) -> None:
-    """Let clicks arrive while a cell runs.
+    """Let messages of a page arrive while a cell runs.
 
-    ipykernel 7.4 sends a comm's messages to the shell that last sent on it, which for a widget is
-    the main one: clicks would wait for the running cell. Ours go where the front end says.
+    ipykernel 7.4 hands a comm's messages to the shell that last sent on it. For a widget that is
+    the main one, so a click would wait for the running cell. Here the front end decides.
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
@@ -55,11 +58,17 @@ def running_cell() -> Any:
     return getattr(getattr(shell, "display_pub", None), "parent_header", None)
 
 
-class Order:
-    """Which of the widgets of one kind in a cell each is, from 0, in the order of their showing.
+class CellOrder:
+    """Numbers the widgets of one kind in a cell from 0, in the order in which they are shown.
 
-    A cell that runs again shows others in the same order: so a page, or a saved notebook, knows
-    which of the earlier ones each of them is. Used on the thread of the cells alone.
+    A cell that runs again shows new widgets in the same order. The number tells a page or a saved
+    notebook which earlier widget each of them replaces. Used on the main thread only.
+
+    >>> order = CellOrder()
+    >>> [order.of({"msg_id": "run 1"}, id) for id in ("a", "b", "a")]
+    [0, 1, 0]
+    >>> order.of({"msg_id": "run 2"}, "c")
+    0
     """
 
     def __init__(self) -> None:
@@ -67,7 +76,12 @@ class Order:
         self._ids: list[str] = []
 
     def of(self, cell: Any, id: str) -> int:
-        """cell: parent header of the running cell. A widget that is shown twice counts once."""
+        """The number of a widget. One that is shown twice counts once.
+
+        Args:
+            cell: The parent header of the running cell.
+            id: Of the widget.
+        """
         run = str((cell or {}).get("msg_id"))
         if run != self._cell:
             self._cell, self._ids = run, []
@@ -77,7 +91,7 @@ class Order:
 
 
 def rebind(old: object, new: object) -> None:
-    """Names of the notebook that hold the very object `old` hold `new` from now on."""
+    """Let the notebook's names that refer to the object `old` refer to `new`."""
     shell = get_ipython()
     for names in (shell.user_ns, shell.user_ns_hidden) if shell is not None else ():
         # A cell may run meanwhile and make names of its own.
@@ -85,8 +99,8 @@ def rebind(old: object, new: object) -> None:
             names[name] = new
 
 
-def speak_as(cell: Any) -> None:
-    """What this thread displays from now on comes from `cell`, not from whichever cell runs."""
+def publish_as(cell: Any) -> None:
+    """Make this thread's displays belong to `cell` instead of the running cell."""
     publisher: Any = getattr(get_ipython(), "display_pub", None)
     if cell is not None and hasattr(publisher, "set_thread_parent"):
         publisher.set_thread_parent({"header": cell})
@@ -115,13 +129,17 @@ def show_view(widget: Any) -> None:
     display(view | {"text/html": ""}, metadata=metadata, raw=True)
 
 
-class Kept:
-    """A display that is renewed when its cell has ended long ago, by whoever shows it.
+class UpdatableOutput:
+    """An output that can be updated after its cell has finished, even from a reloaded page.
 
-    The front end finds it by its id, which a page that was loaded anew has forgotten. So the output
-    carries a tag, in its metadata: a widget's script finds it in the notebook, sees that it is
-    older than what the kernel tells, and asks for it (kept.js). tagged: False for outputs that are
-    the same on every run.
+    The front end finds it by its display id, which a reloaded page has forgotten. So the output
+    carries a tag in its metadata: a widget's script finds it in the notebook, sees that it is older
+    than the kernel's, and asks for the newest (updatable_output.js).
+
+    Args:
+        data: The MIME bundle.
+        id: The display id.
+        tagged: False for an output that must be the same on every run.
     """
 
     def __init__(self, data: dict[str, Any], id: str, tagged: bool = True) -> None:
@@ -133,15 +151,15 @@ class Kept:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The tag of the output as it is now."""
+        """The tag of the output in its present state."""
         return {"llm_magic": self.told()} if self.tagged else {}
 
     def told(self) -> dict[str, Any]:
-        """What a page needs to see whether its output is the newest."""
+        """What a page needs to find out whether its output is the newest."""
         return {"display": self.id, "revision": self.revision}
 
     def picture(self) -> dict[str, Any]:
-        """The output itself, for a page that has lost sight of it."""
+        """The output itself, for a page that cannot receive updates of it."""
         return {**self.told(), "data": self.data, "metadata": self.metadata}
 
     def change(self, data: dict[str, Any] | None) -> None:
@@ -165,7 +183,7 @@ class Kept:
         return f'{hides}<div class="{name}">', "</div>"
 
     def show(self, update: bool = False) -> None:
-        """Show it in the running cell, or renew it where it is shown."""
+        """Show it in the running cell, or update it where it is shown."""
         shell = get_ipython()
         if shell is not None:
             shell.display_pub.publish(

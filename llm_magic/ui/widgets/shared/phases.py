@@ -1,8 +1,4 @@
-"""What a chat is doing, in words for people.
-
-Comes in: events of a stream, and errors. Goes out: a phase (with how far it is, where that is
-known) and one-line texts. It must not know widgets or threads.
-"""
+"""What a chat is doing, in words: the phase of a request, and errors in one line."""
 
 from dataclasses import dataclass
 
@@ -26,8 +22,15 @@ from llm_magic.utf8 import whole
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """name: "idle" or what is being done; text: the same in words; done of total, 0 if unknown;
-    amount: these in words. The text stays while the amount grows: it is read out when it changes.
+    """What a chat is doing.
+
+    Args:
+        name: "idle", or the kind of work.
+        text: The same in words. It stays while the amount grows, since screen readers read it out
+            when it changes.
+        done: How much is done; 0 if unknown.
+        total: Of how much; 0 if unknown.
+        amount: Both in words.
     """
 
     name: str = "idle"
@@ -48,12 +51,12 @@ IDLE = Phase()
 START = Phase("start", "Starting")
 STOPPING = Phase("stop", "Stopping")
 
-# Why an answer ended early. "stop" ends it as it should end: nothing to say.
+# Why an answer ended early. "stop" is the normal end.
 NOTES = {
     "interrupted": "stopped",
     "cancelled": "stopped",
     "length": CUT,
-    "tool_calls": "the model asked for tools that this chat does not have",
+    "tool_calls": "the model called tools that this chat does not have",
 }
 LOST = "interrupted: the kernel stopped"  # a page says so of what it showed last
 CUT_OFF = ("length", "interrupted", "cancelled")
@@ -61,7 +64,11 @@ CONTINUABLE = frozenset({NOTES["interrupted"], NOTES["length"], LOST})
 
 
 def phase_of(event: Event, model: str) -> Phase | None:
-    """The phase that an event begins or continues; None if it changes nothing."""
+    """The phase that an event begins or continues; None if it changes nothing.
+
+    >>> phase_of(Prefill(128, 512, 0), "smollm2").text
+    'Reading 512 prompt tokens'
+    """
     match event:
         case Queued():
             return Phase("queued", work(event).what.capitalize())
@@ -85,6 +92,10 @@ def phase_of(event: Event, model: str) -> Phase | None:
 
 
 def describe(error: BaseException) -> str:
-    """One line for people: our own errors speak for themselves, others need their class."""
+    """An error in one line. Errors of other libraries are named with their class.
+
+    >>> describe(KeyError("x"))
+    "KeyError: 'x'"
+    """
     text = whole(str(error)).strip() if isinstance(error, LLMError) else ""
     return text or named(error)

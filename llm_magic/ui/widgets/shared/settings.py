@@ -1,7 +1,6 @@
-"""What can be set in a chat, each with an explicit "default": nothing said.
+"""The settings of a chat or a branch, each with an explicit "default" (unset).
 
-Comes in: values that a page or a program proposes. Goes out: checked values, and the options of a
-request. It must not know pages, threads or engines.
+Values from a page or a program are checked here and become options of a request.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""One stream on a thread of its own, from its opening to its last event.
-
-Comes in: how to open the stream. Goes out: everything that happens, told to whoever asked. It must
-not know pages or widgets.
-"""
+"""A thread that opens one stream and reads it to its end, and reports everything that happens."""
 
 import threading
 from collections.abc import Callable
@@ -14,14 +10,14 @@ from llm_magic.events import Event, Message, Progress
 from llm_magic.ui.views.throughput import latest
 
 OnProgress = Callable[[Progress], None]
-# Loads the model if need be and gives a stream with `.reply` and, after its end, maybe `.added`:
-# the messages that it adds to a history.
-Open = Callable[[OnProgress], Any]
+# Loads the model if necessary and returns a stream with `.reply`. After its end the stream may have
+# `.added`: the messages that it adds to a history.
+OpenStream = Callable[[OnProgress], Any]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Reading:
-    """What is being read. Owned by who hears of it; `stopping` may be read by any thread."""
+class StreamJob:
+    """A stream that is being read. Its owner changes it; `stopping` may be read by any thread."""
 
     stream: Any = None
     stopping: bool = False
@@ -33,12 +29,12 @@ class Reading:
         return latest(self.times)
 
 
-R = TypeVar("R", bound=Reading)
+R = TypeVar("R", bound=StreamJob)
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Generic[R]):
-    """Something from the reader of `run`."""
+class StreamUpdate(Generic[R]):
+    """One report of the reader of `run`."""
 
     run: R
     what: Event | None = None
@@ -50,33 +46,44 @@ class Told(Generic[R]):
     window: int | None = None
 
 
-def begin(
-    name: str, run: R, open_: Open, tell: Callable[[Told[R]], None],
+def start_reading(
+    name: str, run: R, open_: OpenStream, tell: Callable[[StreamUpdate[R]], None],
     window: Callable[[], int | None] = lambda: None,
 ) -> None:  # fmt: skip
-    """Start to read. window: how large the context is; it may take long, too."""
+    """Start a thread that reads a stream.
+
+    Args:
+        name: Of the thread.
+        run: What the reports are about.
+        open_: Opens the stream; it may load a model.
+        tell: Takes the reports. It is called on the new thread.
+        window: Returns the size of the context. It may take long, too.
+    """
     threading.Thread(target=_read, args=(run, open_, tell, window), name=name, daemon=True).start()
 
 
 def _read(
-    run: R, open_: Open, tell: Callable[[Told[R]], None], window: Callable[[], int | None]
+    run: R,
+    open_: OpenStream,
+    tell: Callable[[StreamUpdate[R]], None],
+    window: Callable[[], int | None],
 ) -> None:
-    """Everything that may take long, told piece by piece. Never raises."""
+    """Everything that may take long, reported piece by piece. Never raises."""
     stream, size = None, None
     try:
-        stream = open_(lambda event: tell(Told(run, what=event)))
-        tell(Told(run, opened=stream))
+        stream = open_(lambda event: tell(StreamUpdate(run, what=event)))
+        tell(StreamUpdate(run, opened=stream))
         size = window()
         for event in stream:
-            tell(Told(run, what=event))
+            tell(StreamUpdate(run, what=event))
         added = tuple(getattr(stream, "added", ()))
-        tell(Told(run, ended=True, reply=_reply_of(stream), added=added, window=size))
+        tell(StreamUpdate(run, ended=True, reply=_reply_of(stream), added=added, window=size))
     except BaseException as error:
-        tell(Told(run, ended=True, reply=_partial(error, stream), error=error, window=size))
+        tell(StreamUpdate(run, ended=True, reply=_partial(error, stream), error=error, window=size))
 
 
 def _partial(error: BaseException, stream: Any) -> Reply | None:
-    """What came before the error. Not even a broken stream keeps a page waiting for its end."""
+    """What came before the error. A broken stream must not keep a page waiting for its end."""
     try:
         return getattr(error, "partial", None) or _reply_of(stream)
     except Exception:

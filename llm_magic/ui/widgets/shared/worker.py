@@ -1,8 +1,4 @@
-"""One thread with an inbox: who owns something hears of everything there, one after the other.
-
-Comes in: items, from any thread. Goes out: calls of its owner's functions, on its own thread. It
-must not know what the items are.
-"""
+"""A worker thread that handles the items of its inbox one at a time."""
 
 import contextlib
 import queue
@@ -16,12 +12,22 @@ MAX_INTERVAL = 0.25
 SHARE = 10  # the work of a look may take one tenth of the time
 
 
-class Loop:
-    """Its thread lives while there is something to do. All of its methods are for any thread.
+class Worker:
+    """A thread with an inbox. It lives while there is something to do. Any thread may call it.
 
-    take: handles one item. after: what is due when all that waited was handled, in this order.
-    fault: told of what either raises; on a thread nobody would see a traceback. begins: whether an
-    item may begin something that goes on behind it; busy: whether such a thing goes on.
+    Args:
+        name: Of the thread.
+        take: Handles one item.
+        after: What is due after all waiting items were handled, in this order.
+        fault: Receives what either of them raises; nobody would see a traceback of the thread.
+        begins: Whether an item may start work that continues after it was handled.
+        busy: Whether such work continues.
+
+    >>> seen = []
+    >>> worker = Worker("w", seen.append, (), print, lambda item: False, lambda: False)
+    >>> worker.put("an item")
+    >>> worker.wait(5), seen
+    (True, ['an item'])
     """
 
     def __init__(
@@ -37,7 +43,7 @@ class Loop:
         self._take = take
         self._after = after
         self._fault = fault
-        self._begins = begins
+        self._starts_work = begins
         self._busy = busy
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._due = 0.0
@@ -51,18 +57,21 @@ class Loop:
 
     @property
     def idle(self) -> bool:
-        """Nothing that began goes on, and nothing that waits may begin something."""
+        """Whether no work continues and no waiting item may start some."""
         return self._idle.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all that was handed over is handled, and nothing that began goes on. False
-        when the time was up first."""
+        """Wait until all items are handled and no work continues.
+
+        Returns:
+            False when `timeout` seconds were not enough.
+        """
         return self._rest.wait(timeout)
 
     def put(self, item: Any) -> None:
-        """Hand over one item; returns at once."""
+        """Add an item to the inbox. Returns at once."""
         with self._lock:
-            if self._begins(item):
+            if self._starts_work(item):
                 self._coming += 1
                 self._idle.clear()
             self._rest.clear()
@@ -88,7 +97,7 @@ class Loop:
             now = time.monotonic()
             self._due = now + min(max(INTERVAL, SHARE * (now - began)), MAX_INTERVAL)
             with self._lock:
-                self._coming -= sum(map(self._begins, items))
+                self._coming -= sum(map(self._starts_work, items))
                 if self._busy() or self._coming:
                     continue
                 self._idle.set()

@@ -8,7 +8,7 @@ import { node } from "./dom.js";
 
 const ARRIVAL = 500; // ms in which an update that was not dropped has arrived
 
-export class Kept {
+export class UpdatableOutput {
   // ask: have the kernel send the output itself
   constructor(model, ask) {
     this.model = model;
