@@ -551,7 +551,8 @@ def test_axe_finds_no_serious_fault_in_ledger_progress_and_tokens(
     script = axe.found()
     lab.theme(dark)
     slow = "script.prefill_delay = 0.3\nchat = llm_magic.Chat(llm, logprobs=3)\n"
-    slow += 'assert chat._controller.search(lambda: [{"role": "user", "content": "of another day"}]).wait(5)\nchat'
+    slow += 'said = [{"role": "user", "content": "of another day"}]\n'
+    slow += "assert chat._controller.search(lambda: said).wait(5)\nchat"
     chat = ChatPage(show(slow))
     expect(chat.button("Resume")).to_be_visible()
     chat.button("Ledger of this notebook").click()
