@@ -1,7 +1,7 @@
 """Speed of this engine and of its peers, measured side by side in one run.
 
-Comes in: a model's name and which peers to measure. Goes out: a Report (numbers, machine, versions)
-as a table, as JSON, or as a plot (ui/benchview.py). It must not know notebooks.
+`run` returns a `Report`: numbers, machine and versions, as a table or as JSON. In a notebook
+`%llm bench` plots it.
 
     python -m llm_magic bench [MODEL] [--peer NAME]... [--threads N] [--json] [--quick]
 """

@@ -1,7 +1,4 @@
-"""The command line of the benchmark.
-
-Comes in: arguments. Goes out: a table or JSON on stdout, progress on stderr, an exit status.
-"""
+"""The command line of the benchmark: a table or JSON on stdout, progress on stderr."""
 
 import argparse
 import json
@@ -51,7 +48,7 @@ def measure(options: argparse.Namespace, say: Say) -> Report:
     """The run that parsed options ask for. LLMError for values that make no sense."""
     for name in ("threads", "rounds"):
         if (value := getattr(options, name)) is not None and value < 1:
-            raise LLMError(f"--{name} is {value}; it must be 1 or more")
+            raise LLMError(f"--{name} {value}: must be 1 or more")
     model = options.model or "smollm2"
     if options.random_1b:
         from .random_model import random_1b

@@ -1,7 +1,7 @@
 """What a notebook costs: `%%llm` in a real kernel against `llm.stream` in the same kernel.
 
-Comes in: a file and a number of threads. Goes out: tokens a second of each, over the whole call: a
-cell pays for its display, its updates and its last, full state. It must not know the ui's code.
+Both are tokens a second over the whole call, so a cell pays for its display, its updates and its
+last, full state.
 """
 
 import json

@@ -1,7 +1,6 @@
 """A llama of 1.1 billion random weights: nothing to read in it, but as fast or slow as a real one.
 
-Comes in: where to write. Goes out: a GGUF file, the same bytes everywhere. It must not know how it
-is evaluated.
+The file has the same bytes everywhere.
 
 The shape is that of TinyLlama-1.1B: 22 layers of 2048, 32 heads on 4 of keys, 5632 inside, 32,000
 tokens, an output matrix of its own; all matrices Q4_0. Weights are uniform 4-bit numbers with the

@@ -1,7 +1,7 @@
 """The engines under test, each as it is used: ours, and those of llama.cpp and transformers.
 
-Comes in: a GGUF file, a number of threads, prompts as token ids. Goes out: one number per call.
-A subject lives in a process of its own (worker.py) and must not know the others, rounds or reports.
+A subject takes a GGUF file, a number of threads and prompts as token ids, and returns one number
+per call. It lives in a process of its own (subject_process.py).
 
 What is equal: the file, threads, context, prompts, the number of tokens, greedy choice, no cached
 prefix, end tokens that do not end, a KV cache of 16 bits a number (ours integers, theirs floats).

@@ -188,6 +188,7 @@ class Reply:
     def heatmap(self, *, opened: bool = True) -> View:
         """Every token shaded by its probability, as static HTML with a legend and a table.
 
+        >>> from llm_magic.events import Token
         >>> run = (Token(0, b"A", -0.01, 1), Token(1, b" cat", -2.0, 5))
         >>> "14%" in Reply("A cat", tokens=run).heatmap().html
         True
@@ -200,7 +201,7 @@ class Reply:
     def alternatives(self, i: int) -> View:
         """What else the model might have said at token `i`, most likely first.
 
-        >>> from llm_magic.events import Top
+        >>> from llm_magic.events import Token, Top
         >>> cat = Token(1, b" cat", -1.2, 2, (Top(7, b" dog", -0.5), Top(1, b" cat", -1.2)))
         >>> print(repr(Reply(" cat", tokens=(cat,)).alternatives(0)))
         token 0 · entropy at least 1.28 bits

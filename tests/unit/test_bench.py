@@ -395,8 +395,8 @@ def test_the_command_prints_json_or_a_table(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--threads", "0"], "--threads is 0; it must be 1 or more"),
-        (["--rounds", "0"], "--rounds is 0"),
+        (["--threads", "0"], "--threads 0: must be 1 or more"),
+        (["--rounds", "0"], "--rounds 0: must"),
         (["no-such-model", "--peer", "none"], "no-such-model"),
     ],
 )

@@ -1,8 +1,4 @@
-"""Every generation of one notebook in the order of its end, whoever asked for it.
-
-Comes in: entries, from any thread. Goes out: the list, and a call to everybody who watches it. It
-must not know how entries are made or drawn.
-"""
+"""The ledger: every generation of one notebook, in the order in which they ended."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
@@ -11,7 +7,16 @@ from .throughput import Entry
 
 
 class Ledger(Sequence[Entry]):
-    """The list. `watch` and `forget` are for those who show it while it grows."""
+    """A list of entries that any thread may read and extend.
+
+    `watch` and `forget` are for views that show it while it grows.
+
+    >>> ledger, seen = Ledger(), []
+    >>> ledger.watch(lambda: seen.append(len(ledger)))
+    >>> ledger.add(Entry(1, "smollm2", 12, 0, 5, 0.0, 90.0, 0.1, "stop"))
+    >>> seen, ledger[0].tokens
+    ([1], 5)
+    """
 
     def __init__(self) -> None:
         self._entries: tuple[Entry, ...] = ()  # replaced as a whole: any thread may read it
@@ -31,17 +36,17 @@ class Ledger(Sequence[Entry]):
         return iter(self._entries)
 
     def add(self, entry: Entry) -> None:
-        """One generation more; those who watch are told at once, on this thread."""
+        """Append an entry and call the watchers, on this thread."""
         self._entries = (*self._entries, entry)
-        for told in list(self._watchers):
-            told()
+        for watcher in list(self._watchers):
+            watcher()
 
-    def watch(self, told: Callable[[], None]) -> None:
-        """Call `told`, which must return at once, after each new entry."""
-        if told not in self._watchers:
-            self._watchers.append(told)
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher`, which must return at once, after each new entry."""
+        if watcher not in self._watchers:
+            self._watchers.append(watcher)
 
-    def forget(self, told: Callable[[], None]) -> None:
-        """Do not call it any more."""
-        if told in self._watchers:
-            self._watchers.remove(told)
+    def forget(self, watcher: Callable[[], None]) -> None:
+        """Stop calling `watcher`."""
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)

@@ -90,7 +90,11 @@ def shade(token: Token) -> Shade:
 
 
 def percent(p: float | None) -> str:
-    """A probability in a few characters; 0% and 100% are kept for what is exactly that."""
+    """A probability in a few characters; 0% and 100% are kept for what is exactly that.
+
+    >>> percent(0.5), percent(0.0123), percent(0.9999), percent(None)
+    ('50%', '1.2%', '>99%', '?')
+    """
     match p:
         case None:
             return "?"

@@ -13,6 +13,7 @@ from typing import Any
 from llm_magic.chat.reply import Reply
 from llm_magic.chat.view_protocols import Bundle as Bundle
 from llm_magic.chat.view_protocols import MimeTypes
+from llm_magic.json_types import JsonObject
 from llm_magic.utf8 import for_terminal
 
 from . import choices, compare, html, logprobs, prompt, summary, throughput, tokens, tooltrace
@@ -297,7 +298,7 @@ def _stats(reply: Reply) -> str:
 # ----------------------------------------------------------------------------- saved forms
 
 
-def saved(reply: Reply, look: Look) -> dict[str, Any]:
+def saved(reply: Reply, look: Look) -> JsonObject:
     """The reply as JSON for the notebook file: no paths, and at most JSON_WEIGHT bytes a token.
 
     A branch weighs what it does not share with the reply that it left. Where all is too heavy,
@@ -345,7 +346,16 @@ def _bare(reply: Reply) -> Reply:
     return replace(_fewer(reply, 0), branches=bare)
 
 
-def from_output(data: Mapping[str, Any]) -> Reply:
-    """The Reply of a saved output's data, or of its vendor JSON. ValueError if it is none."""
+def from_output(data: Mapping[str, object]) -> Reply:
+    """The Reply of a saved output's data, or of its vendor JSON.
+
+    >>> from_output(bundle(Reply("Hi!"), Look())).text
+    'Hi!'
+
+    Raises:
+        ValueError: The data holds no saved reply.
+    """
     found = data.get(VENDOR, data)
+    if not isinstance(found, Mapping):
+        raise ValueError(f"not a saved reply: the data is a {type(found).__name__}")
     return Reply.from_dict(found)

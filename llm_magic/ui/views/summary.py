@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from llm_magic.chat.reply import Records, Reply
@@ -84,12 +83,20 @@ def cached(usage: Usage) -> int:
 
 
 def counted(n: int, thing: str) -> str:
-    """ "1 token", "1,200 tokens"."""
+    """A number of things in words.
+
+    >>> counted(1, "token"), counted(1200, "token")
+    ('1 token', '1,200 tokens')
+    """
     return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
 
-def setting(value: Any) -> str:
-    """A setting's value as people type it: 0 and 0.7, not 0.0."""
+def setting(value: object) -> str:
+    """A setting's value as people type it.
+
+    >>> setting(0.0), setting(0.7), setting(40)
+    ('0', '0.7', '40')
+    """
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -119,11 +126,15 @@ def _passed(reply: Reply) -> bool:
 
 
 def ended(reason: str) -> str:
-    """Why an answer ended, in words."""
+    """Why an answer ended, in words.
+
+    >>> ended("length"), ended("stop")
+    ('cut off at the token limit', 'stop')
+    """
     return {"length": CUT, "tool_calls": "tool calls"}.get(reason, reason)
 
 
-def call(name: str, arguments: Any, limit: int = MAX_CALL) -> str:
+def call(name: str, arguments: object, limit: int = MAX_CALL) -> str:
     """A tool call as Python would write it, on one line: `weather(city="Paris")`.
 
     Models write the arguments, so what a terminal or a reader could take for something else
@@ -143,7 +154,7 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[:limit]}…"
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=repr)
 
 

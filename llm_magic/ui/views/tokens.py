@@ -1,8 +1,4 @@
-"""Tokens made visible: blanks, line ends, single bytes and invisible characters; the inspector.
-
-Comes in: the bytes of tokens, or the pieces of a tokenised text. Goes out: text and HTML that show
-every one of them. It must not know models.
-"""
+"""Tokens made visible: blanks, line ends, single bytes, invisible characters; the inspector."""
 
 import re
 import unicodedata
@@ -18,7 +14,11 @@ _JOINERS = frozenset("\u200c\u200d\ufe0e\ufe0f")
 
 
 def decode(data: bytes) -> str:
-    """The text of a token; bytes that are not UTF-8 on their own become ⟨hex⟩."""
+    r"""The text of a token; bytes that are not UTF-8 on their own become ⟨hex⟩.
+
+    >>> decode(b"caf\xc3")
+    'caf⟨c3⟩'
+    """
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -39,7 +39,11 @@ def decode(data: bytes) -> str:
 
 
 def flowing(data: bytes) -> str:
-    """A token in running text: as it is, with marks where nothing would be seen."""
+    """A token in running text: as it is, with marks where nothing would be seen.
+
+    >>> flowing(b" cat"), flowing(b"  ")
+    (' cat', '··')
+    """
     text = decode(data)
     if text and not text.strip(" "):
         return "·" * len(text)
@@ -47,7 +51,11 @@ def flowing(data: bytes) -> str:
 
 
 def alone(data: bytes, width: int = 40) -> str:
-    """A token in a table cell: every blank is visible; longer ones are cut in the middle."""
+    """A token in a table cell: every blank is visible; longer ones are cut in the middle.
+
+    >>> alone(b" cat"), alone(b""), alone(b"abcdefghijkl", 8)
+    ('␣cat', '∅', 'abcde…kl')
+    """
     text = _mark(decode(data), {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "→"})
     if len(text) > width:
         text = text[: width - width // 3 - 1] + "…" + text[-(width // 3) :]

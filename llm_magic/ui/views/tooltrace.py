@@ -1,15 +1,10 @@
-"""What tools did: rounds, calls, arguments, approval, duration, result or exception.
-
-Comes in: the ToolRecords of a Reply. Goes out: a folded HTML fragment, text, and JSON. It must not
-know how tools run.
-"""
+"""What tools did (calls, approval, duration, result or exception) as folded HTML, text and JSON."""
 
 import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
 
 from llm_magic.events import ToolRecord
 
@@ -134,7 +129,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
-def _as_json(value: Any) -> str:
+def _as_json(value: object) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, indent=1, default=repr)
