@@ -1,7 +1,7 @@
-"""Model string -> LLM. One shared engine per file and device, for cells, widgets and scripts alike.
+"""Model names to LLMs: one shared engine for each file and device.
 
-Comes in: a model's name, path or endpoint and how to load it. Goes out: the LLM that everybody
-shares. This module holds the only global object of the package. It must not know notebooks.
+Cells, widgets and scripts load through `hub`, so that a model is in memory once. `hub` is one of
+the package's globals; docs/decisions/globals.md lists all of them.
 """
 
 import os
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import models
+from .arguments import count, shown
 from .engine.gate import Gate
 from .errors import NotLoadedError, RequestError
 from .events import Progress
@@ -18,14 +19,15 @@ from .llm import LLM
 from .providers.local import Local
 
 OnProgress = Callable[[Progress], None]
+Key = tuple[str, str]  # the real path of a model's file, and the device
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A loaded model under all the names that people used for it."""
+    """A loaded model and every name that it was loaded by."""
 
     llm: LLM
-    key: tuple[str, str]
+    key: Key
     names: set[str] = field(default_factory=set)
 
 
@@ -41,7 +43,7 @@ class Hub:
         self.default = "smollm2"
         self._lock = threading.RLock()
         self._entries: list[_Entry] = []
-        self._loading: dict[tuple[str, str], Local] = {}
+        self._loading: dict[Key, Local] = {}
         self._pid = os.getpid()
 
     def load(
@@ -55,21 +57,35 @@ class Hub:
         cache_mb: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> LLM:
-        """The LLM of that name; loads it if nobody has yet, else shares it.
+        """The LLM of that name, loaded on the first call and shared from then on.
 
-        ctx: context in tokens (4096, or the model's own limit if that is less). slots:
-        conversations kept in the KV cache (4). threads: CPU threads (all cores the process may
-        use; never more than its processors). device: a tinygrad device (CPU). cache_mb: megabytes
-        of KV cache that conversations may keep while nobody continues them (all that the slots
-        hold). Asking a loaded model for more of these grows it; for less, changes nothing. Raises
-        what models.resolve and the engine raise; a failed load leaves nothing behind.
+        Asking a loaded model for larger sizes grows it; smaller ones change nothing. A load that
+        fails or is interrupted leaves nothing behind.
+
+        Args:
+            name: A model's name, path, folder or `owner/repo[:file]`; None: the default model.
+            ctx: Context in tokens; None: 4096, or the model's own limit if that is less.
+            slots: Conversations kept in the KV cache; None: 4.
+            threads: CPU threads; None: all cores that the process may use.
+            device: A tinygrad device; None: CPU.
+            cache_mb: Megabytes of KV cache that conversations may keep while nobody continues
+                them; None: all that the slots hold.
+            on_progress: Called on this thread while the model is downloaded, loaded and compiled.
+
+        Raises:
+            RequestError: An argument is not valid.
+            ModelError: The model cannot be found, fetched, read or evaluated.
         """
-        sizes = {"ctx": ctx, "slots": slots, "threads": threads, "cache_mb": cache_mb}
-        for what, value in sizes.items():
-            if value is not None and (type(value) is not int or value < 1):
-                raise RequestError(f"{what} is {value!r}; it must be a whole number, 1 or more")
         self._after_fork()
-        name = str(name or self.default)
+        name = _name(name or self.default)
+        ctx, slots, threads, cache_mb = (
+            None if value is None else count(what, value, 1)
+            for what, value in (
+                ("ctx", ctx), ("slots", slots), ("threads", threads), ("cache_mb", cache_mb),
+            )
+        )  # fmt: skip
+        if device is not None and not isinstance(device, str):
+            raise RequestError(f"device is {shown(device)}; it must be the name of a device")
         entry = self._named(name)
         if entry is not None and not isinstance(entry.llm.provider, Local):
             return entry.llm
@@ -77,59 +93,67 @@ class Hub:
         resolved = models.resolve(name, progress=lambda s, d, t: say(Progress(s, d, t)))
         key = (os.path.realpath(resolved.path), (device or "CPU").upper())
         path = Path(resolved.path)
-        while True:
-            with self._lock:
-                self._forget_closed()
-                entry = next((e for e in self._entries if e.key == key), None)
-                mine = entry is None and key not in self._loading
-                if mine:
-                    self._loading[key] = Local(
-                        resolved.name,
-                        path,
-                        ctx,
-                        slots,
-                        threads,
-                        device,
-                        self.gate,
-                        cache_mb,
-                        resolved.sampling,
-                    )
-                local = self._loading.get(key)
-            if entry is None:
-                assert local is not None
+        local: Local | None = None
+        try:
+            while True:
+                local, mine = self._registered(key, lambda: Local(
+                    resolved.name, path, ctx, slots, threads, device, self.gate, cache_mb,
+                    resolved.sampling,
+                ))  # fmt: skip
                 try:
-                    entry = self._wait(name, key, local, say)
+                    llm = self._wait(name, key, local, say)
                 except Exception:
-                    if mine:
+                    if mine or not (local.failed or local.closed):
                         raise
-                    continue  # what somebody else asked for failed, or was interrupted
-                if mine:
-                    return entry.llm
-            if isinstance(provider := entry.llm.provider, Local):
-                provider.grow(ctx, slots, threads, cache_mb)
-            entry.names.add(name)
-            return entry.llm
+                    continue  # what another caller asked for failed, or was interrupted
+                if not mine:
+                    local.grow(ctx, slots, threads, cache_mb)
+                return llm
+        except BaseException:
+            self._abandon(key, local)
+            raise
 
-    def _wait(self, name: str, key: tuple[str, str], local: Local, say: OnProgress) -> _Entry:
+    def _abandon(self, key: Key, local: Local | None) -> None:
+        """This call has failed, wherever it was: no engine may stay that nobody can see."""
+        with self._lock:
+            if local is None or any(entry.llm.provider is local for entry in self._entries):
+                return
+            if self._loading.get(key) is local:
+                del self._loading[key]
+        local.close(wait=False)
+
+    def _registered(self, key: Key, make: Callable[[], Local]) -> tuple[Local, bool]:
+        """The model of that key, loaded or not, and whether this call made it.
+
+        It is registered before it is started, so an interrupt leaves nothing unknown behind.
+        """
+        with self._lock:
+            self._forget_closed()
+            for entry in self._entries:
+                if entry.key == key and isinstance(entry.llm.provider, Local):
+                    return entry.llm.provider, False
+            if key in self._loading:
+                return self._loading[key], False
+            local = self._loading[key] = make()
+            return local, True
+
+    def _wait(self, name: str, key: Key, local: Local, say: OnProgress) -> LLM:
         """Wait for a load that this or another thread began."""
         try:
             local.wait(say)
-        except KeyboardInterrupt:
-            local.close(wait=False)
-            raise
         finally:
             with self._lock:
                 if (local.failed or local.closed) and self._loading.get(key) is local:
                     del self._loading[key]
         with self._lock:
-            if self._loading.get(key) is local:  # and not the next one, begun after an unload
-                del self._loading[key]
             entry = next((e for e in self._entries if e.key == key), None)
             if entry is None:
                 entry = _Entry(LLM(local), key)
                 self._entries.append(entry)
+            if self._loading.get(key) is local:  # and not the next one, begun after an unload
+                del self._loading[key]
             entry.names |= {name, local.model}
-            return entry
+            return entry.llm
 
     def add(self, name: str, llm: LLM) -> None:
         """Offer a ready LLM under a name. A loaded model of that name is not touched but hidden."""
@@ -140,7 +164,7 @@ class Hub:
 
     def get(self, name: str | None = None) -> LLM | None:
         """The LLM of that name if it is loaded."""
-        entry = self._named(str(name or self.default))
+        entry = self._named(_name(name or self.default))
         return None if entry is None else entry.llm
 
     def loaded(self) -> list[LLM]:
@@ -179,8 +203,17 @@ class Hub:
             self._pid = os.getpid()
 
 
+def _name(name: object) -> str:
+    """A model's name. A path object counts as its text."""
+    if isinstance(name, os.PathLike):
+        name = os.fspath(name)
+    if not isinstance(name, str) or not name.strip() or "\0" in name:
+        raise RequestError(f"model is {shown(name)}; it must be a model's name or path")
+    return name
+
+
 def _silent(progress: Progress) -> None:
-    """Nobody watches."""
+    """Ignore the progress of a load."""
 
 
 hub = Hub()

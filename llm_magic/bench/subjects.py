@@ -106,7 +106,7 @@ class Ours:
 
     def _run(self, ids: Ids, n: int, top: int = 0, guess: bool = False) -> tuple[float, float]:
         """(prefill, decode) in tokens a second."""
-        from ..engine.serving.scheduler import Job
+        from ..engine.serving.job import Job
         from ..events import Finish, Sampling
 
         settings = Sampling(temperature=0.0, max_tokens=n)
@@ -181,7 +181,7 @@ class Ours:
 
     def _span(self, ids: Ids, n: int) -> tuple[float, float]:
         """When the first and the last token came, on the clock of `perf_counter`."""
-        from ..engine.serving.scheduler import Job
+        from ..engine.serving.job import Job
         from ..events import Sampling, Token
 
         settings = Sampling(temperature=0.0, max_tokens=n)

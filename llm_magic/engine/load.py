@@ -22,7 +22,8 @@ from .forward import Forward
 from .gate import Gate
 from .gguf import GGUF, open_gguf
 from .quants import check_supported
-from .serving.scheduler import Model, Scheduler
+from .serving.job import Model
+from .serving.scheduler import Scheduler
 from .tokenizer.tokenizer import Tokenizer, build_tokenizer
 
 PORTABLE = "portable"
@@ -30,7 +31,7 @@ PORTABLE = "portable"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to load. device None: CPU. cache_bytes: see scheduler.Model.
+    """How to load. device None: CPU. cache_bytes: see serving.job.Model.
 
     threads None: all cores the process may use. More than its processors are never taken.
     """
@@ -74,6 +75,10 @@ class Engine:
         self._loaded: Loaded | None = None
         self._given_up = False
         self.scheduler = Scheduler(self._load, self.gate)
+
+    def start(self) -> None:
+        """Start loading, once; see Scheduler.start."""
+        self.scheduler.start()
 
     @property
     def ready(self) -> "Future[Model]":

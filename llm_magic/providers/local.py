@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ..engine.forward import F32
     from ..engine.gate import Gate
     from ..engine.load import Engine
+    from ..engine.serving.generation import Generation
     from ..engine.serving.sampler import Guide
-    from ..engine.serving.scheduler import Generation
 
 DEFAULT_CTX = 4096
 DEFAULT_SLOTS = 4
@@ -73,7 +73,7 @@ class Status:
 
 
 class Local:
-    """One model in this process. Loading starts at once on the engine's thread; see `wait`."""
+    """One model in this process. `wait` starts loading it, on the engine's thread."""
 
     capabilities = CAPABILITIES
 
@@ -112,6 +112,7 @@ class Local:
         """Return when the model is ready. Calls on_progress on this thread. Raises what loading
         raised."""
         engine = self._engine
+        engine.start()
         seen = None
         with engine.gate.lend():
             while True:
@@ -341,7 +342,7 @@ class Local:
     def _submit(
         self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: "Guide | None"
     ) -> "Generation":
-        from ..engine.serving.scheduler import Job
+        from ..engine.serving.job import Job
 
         job = Job(
             ids=ids,
@@ -521,7 +522,7 @@ class Local:
 
     def _evaluate(self, ids: Sequence[int], collect: "Callable[[int, F32], None]") -> None:
         """Run ids through the model from the start and hand over every position's logits."""
-        from ..engine.serving.scheduler import Job
+        from ..engine.serving.job import Job
 
         model = self._engine.loaded()
         if len(ids) > model.forward.n_ctx:

@@ -16,18 +16,11 @@ from support.fakes import greedy, job
 from support.toy import toy_gguf
 
 import llm_magic
-from llm_magic.engine.serving import scheduler as scheduler_module
-from llm_magic.engine.serving import switch_interval
-from llm_magic.engine.serving.generation import Channel
-from llm_magic.engine.serving.scheduler import (
-    ALONE,
-    FIRST_CHUNK,
-    HOLD_SECONDS,
-    PARK_SECONDS,
-    RUN_AHEAD,
-    STEP_SECONDS,
-    Job,
-)
+from llm_magic.engine.serving import runner, switch_interval
+from llm_magic.engine.serving.generation import RUN_AHEAD, Channel
+from llm_magic.engine.serving.job import PARK_SECONDS, Job
+from llm_magic.engine.serving.planner import ALONE, FIRST_CHUNK, STEP_SECONDS
+from llm_magic.engine.serving.runner import HOLD_SECONDS
 from llm_magic.errors import EngineError, NotLoadedError
 from llm_magic.events import Finish, Prefill, Queued, Token
 
@@ -339,7 +332,7 @@ def test_tokens_of_slow_steps_are_handed_over_one_by_one(start):
 
 
 def test_tokens_of_brief_steps_wait_for_one_more_and_never_past_the_end(start, monkeypatch):
-    monkeypatch.setattr(scheduler_module, "HOLD_SECONDS", 60.0)
+    monkeypatch.setattr(runner, "HOLD_SECONDS", 60.0)
     scheduler, _ = start()
     handed = []
     flush = Channel.flush

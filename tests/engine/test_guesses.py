@@ -8,9 +8,11 @@ import pytest
 from support.toy import toy_gguf
 
 import llm_magic
-from llm_magic.engine.serving import scheduler as scheduler_module
+from llm_magic.engine.serving import job as job_module
+from llm_magic.engine.serving import planner
 from llm_magic.engine.serving.generation import RUN_AHEAD
-from llm_magic.engine.serving.scheduler import MOST_GUESSED, Job
+from llm_magic.engine.serving.job import Job
+from llm_magic.engine.serving.planner import MOST_GUESSED
 from llm_magic.events import Finish, Sampling, Token
 from llm_magic.ui.views.throughput import details
 
@@ -34,7 +36,7 @@ def eager(monkeypatch):
             taken.append(min(room - sum(taken), len(draft.ids)) if draft else 0)
         return taken
 
-    monkeypatch.setattr(scheduler_module, "share", all_of_them)
+    monkeypatch.setattr(planner, "share", all_of_them)
 
 
 def outcome(reply):
@@ -154,7 +156,7 @@ def test_a_cancelled_stream_keeps_what_was_read(toy):
 def test_guesses_do_not_outlive_their_step(tmp_path, monkeypatch):
     """A stream that loses its slot while nobody reads it comes back as a prompt, without guesses:
     at the end of the context there would be no place for them."""
-    monkeypatch.setattr(scheduler_module, "PARK_SECONDS", 0.0)
+    monkeypatch.setattr(job_module, "PARK_SECONDS", 0.0)
     llm = llm_magic.load(str(toy_gguf(tmp_path / "short.gguf")), ctx=64, slots=1)
     scheduler = llm.provider.engine.scheduler
     ids = (*([20, 21, 22] * 15), 23)

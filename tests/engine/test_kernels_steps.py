@@ -12,7 +12,7 @@ from llm_magic.engine import device
 from llm_magic.engine.forward import Taps
 from llm_magic.engine.kernels import forward as kernels
 from llm_magic.engine.kernels.targets import usable
-from llm_magic.engine.serving import scheduler
+from llm_magic.engine.serving import planner
 from llm_magic.errors import EngineError, UnsupportedError
 from llm_magic.providers.local import Local
 
@@ -88,7 +88,7 @@ def test_logits_of_a_step_are_bounded_by_bytes_and_never_below_the_slots(tmp_pat
 def test_the_peak_of_memory_does_not_grow_with_the_text_that_is_scored(
     request, fixture, monkeypatch
 ):
-    monkeypatch.setattr(scheduler, "STEP_SECONDS", 10.0)  # steps as long as memory allows
+    monkeypatch.setattr(planner, "STEP_SECONDS", 10.0)  # steps as long as memory allows
     local = Local("memory", request.getfixturevalue(fixture), 4096, 1, 2)
     local.wait(lambda progress: None)
     forward = local.engine.loaded().forward

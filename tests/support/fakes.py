@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from llm_magic.engine.forward import StepResult
-from llm_magic.engine.serving.scheduler import Job, Model, Scheduler
+from llm_magic.engine.serving.job import Job, Model
+from llm_magic.engine.serving.scheduler import Scheduler
 from llm_magic.events import Sampling
 
 N_VOCAB = 50
@@ -89,6 +90,7 @@ def fake_scheduler(forward=None, **options):
     forward = forward or FakeForward(**options)
     model = Model(forward, forward.n_vocab, frozenset({END}), lambda i: b"<%d>" % i)
     scheduler = Scheduler(lambda: model)
+    scheduler.start()
     scheduler.ready.result(timeout=10)
     return scheduler, forward
 

@@ -59,7 +59,7 @@ def test_a_busy_slot_can_still_give_its_prefix():
 
 def test_reuse_can_be_switched_off_and_all_busy_gives_none():
     slots, _ = filled([1, 2, 3])
-    slot, n = slots.acquire([1, 2, 3, 4], reuse=False)
+    slot, n = slots.acquire([1, 2, 3, 4], 0)
     assert (n, slot.ids) == (0, [])
     assert slots.acquire([1]) is None
     slots.release(slot)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from support.fakes import END, FakeForward, fake_scheduler, greedy, job
 
-from llm_magic.engine.serving.scheduler import RUN_AHEAD, Job, Scheduler
+from llm_magic.engine.serving.generation import RUN_AHEAD
+from llm_magic.engine.serving.job import Job
+from llm_magic.engine.serving.scheduler import Scheduler
 from llm_magic.errors import ContextOverflowError, EngineError, NotLoadedError, RequestError
 from llm_magic.events import Finish, Prefill, Queued, Sampling, Token
 
@@ -147,7 +149,7 @@ def test_wrong_settings_are_refused_before_anything(start):
     scheduler, forward = start()
     with pytest.raises(RequestError, match="top_p is 2"):
         scheduler.submit(Job((3,), Sampling(top_p=2.0)))
-    with pytest.raises(EngineError, match="token id 99 is outside"):
+    with pytest.raises(RequestError, match="token id 99 is outside"):
         scheduler.submit(job([99]))
     assert forward.steps == 0
 
@@ -322,6 +324,9 @@ def test_LAI1_LAI31_a_failed_load_leaves_nothing_and_says_why():
         raise RuntimeError("no such weights")
 
     scheduler = Scheduler(loader)
+    assert not scheduler.ready.done()
+    scheduler.start()
+    scheduler.start()
     with pytest.raises(RuntimeError, match="no such weights"):
         scheduler.ready.result(timeout=5)
     with pytest.raises(NotLoadedError):
@@ -422,3 +427,36 @@ def test_TG68_timings_and_usage_add_up(start):
     assert ats[0] == pytest.approx(t.first_token, abs=0.01)
     one = run(scheduler, job([9, 9], n=1))[1].timings
     assert one.decode_tps == 0.0
+
+
+def test_a_scheduler_that_never_started_can_be_closed():  # F303
+    calls = []
+    scheduler = Scheduler(lambda: calls.append(1))
+    scheduler.close()
+    scheduler.start()
+    with pytest.raises(NotLoadedError):
+        scheduler.ready.result(timeout=5)
+    assert calls == []
+
+
+def test_rows_before_the_first_collected_one_may_come_from_the_cache(start):
+    scheduler, forward = start(n_ctx=200)
+    prompt = [2 + i % 40 for i in range(60)]
+    rows = {}
+
+    def collect(first, logits):
+        rows.update({first + i: row.copy() for i, row in enumerate(logits)})
+
+    def one(ids, first):
+        rows.clear()
+        before = forward.rows
+        job = Job(tuple(ids), collect=collect, collect_from=first)
+        finish = list(scheduler.submit(job))[-1]
+        return finish.usage.cached, forward.rows - before
+
+    assert one(prompt, 59) == (0, 60)
+    assert list(rows) == [59]
+    assert one([*prompt, 5, 6], 59) == (59, 3)
+    assert sorted(rows) == [59, 60, 61]
+    for position, row in rows.items():
+        np.testing.assert_array_equal(row, forward.logits([*prompt, 5, 6][: position + 1]))

@@ -56,10 +56,11 @@ class Slots:
     def cached_tokens(self) -> int:
         return sum(len(s.ids) for s in self._slots)
 
-    def acquire(self, ids: list[int], reuse: bool = True) -> tuple[Slot, int] | None:
+    def acquire(self, ids: list[int], most: int | None = None) -> tuple[Slot, int] | None:
         """A free slot for a prompt, and how many leading tokens of it are cached there.
 
-        At least one token of the prompt is always left to evaluate, since its logits are needed.
+        most: how many may come from the cache; None: all but the last. At least one token of the
+        prompt is always left to evaluate, since its logits are needed.
         None when every slot is busy. The slot with the longest match wins; if taking it would
         destroy more than it saves, its prefix is copied to the least recently used slot instead
         (a short cell must not wipe out a long conversation that shares its system prompt).
@@ -69,8 +70,8 @@ class Slots:
             return None
         oldest = min(free, key=lambda s: (bool(s.ids), s.used))
         slot, n = oldest, 0
-        if reuse and ids:
-            limit = len(ids) - 1
+        limit = len(ids) - 1 if most is None else min(most, len(ids) - 1)
+        if limit > 0:
             source = max(self._slots, key=lambda s: (common_prefix(s.ids, ids), not s.busy))
             n = min(common_prefix(source.ids, ids), limit)
             cheap = not source.busy and len(source.ids) - n <= n  # loses less than it saves
@@ -133,9 +134,3 @@ class Slots:
 
     def grow(self, n: int) -> None:
         self._slots.extend(Slot(i) for i in range(len(self._slots), n))
-
-    def clear(self) -> None:
-        """Forget everything in slots that are not in use."""
-        for slot in self._slots:
-            if not slot.busy:
-                slot.ids.clear()
