@@ -146,7 +146,7 @@ def test_no_task_over_50_ms_when_a_heat_map_of_1000_tokens_arrives(
         found = {}
         for i in (1, 2, 3):
             found[f"reply {i}"] = run_traced(browser, notebook, i)
-            assert notebook.output(i).locator("pre span").count() > 400
+            assert notebook.output(i).locator("pre :is(span, ins, mark)").count() > 400
         notebook.run(4)
         found["stream"] = run_traced(browser, notebook, 5)
         assert notebook.errors == []
@@ -206,10 +206,18 @@ def test_an_untrusted_notebook_keeps_colours_and_marks(
     notebook = opened(lab, browser, "untrusted.ipynb", [cell], dialogs)
     output = notebook.output(0).first
     expect(output).to_contain_text("w4")
-    colours = output.locator("pre span").evaluate_all(
+    colours = output.locator("pre :is(span, ins, mark)").evaluate_all(
         "all => all.map(e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color])"
     )
     assert len({tuple(c) for c in colours}) >= 4
+    lines = output.locator("pre :is(ins, mark)").evaluate_all(
+        "all => all.map(e => getComputedStyle(e).borderBottomWidth)"
+    )
+    assert lines == ["1px", "2px", "3px", "4px"][-len(lines) :]  # F265
+    copied = output.locator("pre").first.evaluate(
+        "e => { getSelection().selectAllChildren(e); return getSelection().toString() }"
+    )
+    assert copied.strip() == "w0 w1 w2 w3 w4"  # nothing but the answer
     assert output.locator("style").count() == 0  # the sanitiser took it; the rest stands alone
     output.locator("summary").click()
     expect(output.locator("details pre")).to_contain_text("rank")

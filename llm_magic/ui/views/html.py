@@ -66,13 +66,10 @@ def style(extra: dict[str, str] | None = None) -> str:
     The comment around the rules means nothing to CSS. Viewers of exported Markdown that remove or
     escape the element (GitHub) would show the rules as text otherwise.
     """
-    dark = {f"{_DARK} {selector}": look for selector, look in (_DARK_RULES | (extra or {})).items()}
-    rules = _RULES | dark
-    return (
-        "<style><!-- "
-        + "".join(f"{selector}{{{look}}}" for selector, look in rules.items())
-        + " --></style>"
-    )
+    rules = _DARK_RULES | (extra or {})
+    dark = "".join(f"& {selector}{{{look}}}" for selector, look in rules.items())
+    light = "".join(f"{selector}{{{look}}}" for selector, look in _RULES.items())
+    return f"<style><!-- {light}{_DARK}{{{dark}}} --></style>"
 
 
 # ----------------------------------------------------------------------------- plain text
