@@ -353,7 +353,7 @@ def test_B058_TG43_one_line_break_at_each_end_and_nothing_else():
         ("s", "null", "null"),
         ("b", "true", True),
         ("b", "False", False),
-        ("o", "{'a': 1}", "{'a': 1}"),
+        ("o", "{'a': 1}", {"a": 1}),  # F246: a Python literal
         ("o", '{"a": 1}', {"a": 1}),
         ("new", "[1, 2]", [1, 2]),
         ("new", '"x"', "x"),

@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 
 RouterEvent = Delta | CallDelta | CallDone
 
+MAX_HELD = 1_000  # white space that is held back since markup may follow; what is before it is text
+
 _MESSAGE = "<|message|>"
 _NEXT_MESSAGE = ("<|start|>", "<|channel|>")
 _END_MESSAGE = ("<|end|>", "<|return|>", "<|call|>")
@@ -172,6 +174,9 @@ class Router:
             self._answer_ends = _patterns((*stops, *openers))
             self._reasoning_ends = _patterns((*inner, tags.close) if tags else ())
         self._trims = bool(openers)
+        # A call in reasoning that never closes: models forget the closing tag before it.
+        self._late_calls = _patterns(syntax.open) if syntax and not self._channels else None
+        self._closers = {tags.close} if tags else set()
         self._tags = {*stops, *openers, *((tags.open, tags.close) if tags else ())}
 
     def push(self, token: Token) -> tuple[RouterEvent, ...]:
@@ -260,7 +265,11 @@ class Router:
         if "reasoning" in self._shown:
             self._gap["reasoning"] = "\n\n"
         yield from self._behind_markup()
-        if (yield from self._text("reasoning")):
+        tag = yield from self._text("reasoning")
+        syntax = self._syntax
+        if syntax and tag in syntax.open and tag not in self._closers:
+            yield from self._read_calls(syntax.read(self._tape, tag, self._tools))
+        elif tag:
             self._tape.drop(self._tape.pos)
             yield from self._behind_markup()
 
@@ -270,10 +279,26 @@ class Router:
         tape = self._tape
         patterns = self._answer_ends if kind == "answer" else self._reasoning_ends
         trims = not self._channels and (self._trims or kind == "reasoning")
+        late = self._late_calls if kind == "reasoning" else None
+        clean = tape.base  # no tag starts before this position
+        opened = -1  # where a call in the reasoning starts, for which the text from there waits
         while True:
             text = tape.text
             hold = len(text) if tape.ended else patterns.hold(text)
-            match = self._find(patterns, text)
+            match = self._find(patterns, text, clean - tape.base)
+            clean = max(clean, tape.base + hold)
+            if late is not None and opened < 0 and not match:
+                found = late.find(text)
+                opened = tape.base + found.start() if found else -1
+                hold = min(hold, late.hold(text))
+            if opened >= 0 and not match:
+                found = late.find(text) if late is not None and tape.ended else None
+                if found:
+                    n = self._visible(text[: found.start()])
+                    self._emit(kind, n)
+                    tape.pos = found.end() - n
+                    return found.group()
+                hold = min(hold, opened - tape.base)
             # A string that starts earlier may still be on its way: it would win.
             if match and match.start() <= hold:
                 if match.group() in self._stops:
@@ -288,8 +313,8 @@ class Router:
                 return ""
             yield
 
-    def _find(self, patterns: Patterns, text: str) -> re.Match[str] | None:
-        match = patterns.find(text)
+    def _find(self, patterns: Patterns, text: str, start: int) -> re.Match[str] | None:
+        match = patterns.find(text, max(0, start))
         while match and not self._counts(match):
             match = patterns.find(text, match.start() + 1)
         return match
@@ -306,8 +331,8 @@ class Router:
 
     def _visible(self, text: str) -> int:
         """How much of a text is out for certain when markup may follow."""
-        n = blank_tail(text)
-        return 0 if self._fresh and not text[:n].strip(BLANK) else n
+        n = max(blank_tail(text), len(text) - MAX_HELD)
+        return max(0, len(text) - MAX_HELD) if self._fresh and not text[:n].strip(BLANK) else n
 
     def _behind_markup(self) -> Wait[None]:
         """Drop the blank lines that follow markup, or all white space when nothing else comes."""
@@ -355,8 +380,19 @@ class Router:
             return
         finally:
             self._in_call = False
+        self._drop_controls()
         tape.drop(tape.pos)
         yield from self._behind_markup()
+
+    def _drop_controls(self) -> None:
+        """Skip control tokens behind a call: they close it and belong to no text."""
+        tape = self._tape
+        while tape.base + tape.pos in self._control_at:
+            rest = tape.text[tape.pos :]
+            own = [c for c in self._controls.values() if c not in self._tags and rest.startswith(c)]
+            if not own:
+                return
+            tape.pos += max(map(len, own))
 
     def _messages(self) -> Wait[None]:
         """gpt-oss: <|start|>role<|channel|>name to=recipient<|message|>text<|end|>, repeated."""

@@ -91,7 +91,7 @@ SYNTAXES: dict[str, Syntax] = {
         ),
         Syntax(
             "llama3",
-            ("<|python_tag|>",),
+            ("<|python_tag|>", "<function="),
             tags.llama3,
             bare="{[",
             form=_JSON.replace("arguments", "parameters"),
@@ -120,7 +120,12 @@ SYNTAXES: dict[str, Syntax] = {
         ),
         Syntax("dsml", (_DSML,), tags.invoke("｜DSML｜", "</｜DSML｜function_calls>")),
         Syntax("minimax", (_MINIMAX,), tags.invoke("", "</minimax:tool_call>")),
-        Syntax("granite", ("<|tool_call|>",), tags.json_until("<|/tool_call|>")),
+        Syntax(
+            "granite",
+            ("<|tool_call|>", "<tool_call>", "functools["),
+            tags.json_until("<|/tool_call|>", "</tool_call>"),
+            bare="[{",
+        ),
         Syntax("gpt-oss", (), tags.bare_json, channels=True),
         Syntax(
             "pythonic",

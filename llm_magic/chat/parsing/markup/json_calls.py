@@ -171,8 +171,11 @@ def stream_json(tape: Tape) -> Pieces[str]:
     return tape.text[start : tape.pos]
 
 
-def json_array(tape: Tape, tools: Tools, bare: bool = False) -> Pieces[None]:
-    """Read a list of calls; nothing is certain before its end. What is no call in it is text."""
+def json_array(tape: Tape, tools: Tools, bare: bool = False, cut: bool = False) -> Pieces[None]:
+    """Read a list of calls; nothing is certain before its end. What is no call in it is text.
+
+    cut: the closing bracket may be missing at the end of the output.
+    """
     yield from require(tape, "[")
     yield from blank(tape)
     pieces: list[Piece] = []
@@ -183,7 +186,7 @@ def json_array(tape: Tape, tools: Tools, bare: bool = False) -> Pieces[None]:
         yield from json_value(tape, 1)
         pieces.append(_entry(tape.text[start : tape.pos], tools, bare))
         yield from blank(tape)
-        if (yield from require(tape, ",", "]")) == "]":
+        if (cut and not (yield from peek(tape))) or (yield from require(tape, ",", "]")) == "]":
             break
         yield from blank(tape)
     if not any(isinstance(p, Done) for p in pieces):

@@ -23,6 +23,7 @@ from .tape import (
     blank,
     closing,
     literal,
+    optional,
     peek,
     require,
     run,
@@ -40,7 +41,7 @@ def tagged(closer: str) -> Reader:
 
     def read(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
         yield from blank(tape)
-        if opener and (yield from peek(tape)) == "{":
+        if opener and (yield from _is_json(tape)):
             yield from json_calls(tape, tools, ",")
         else:
             yield from python_calls(tape, tools, known=not opener)
@@ -48,6 +49,16 @@ def tagged(closer: str) -> Reader:
             yield from closing(tape, closer)
 
     return read
+
+
+def _is_json(tape: Tape) -> Wait[bool]:
+    """Whether an object or a list of objects follows."""
+    start = tape.pos
+    yield from optional(tape, "[")
+    yield from blank(tape)
+    found = (yield from peek(tape)) == "{"
+    tape.pos = start
+    return found
 
 
 def python_calls(tape: Tape, tools: Tools, known: bool) -> Pieces[None]:

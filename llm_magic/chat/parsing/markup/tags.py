@@ -9,13 +9,16 @@ A reader keeps no index across a `Done`: whoever drives it may then drop the tex
 """
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from .json_calls import json_array, json_call, json_calls, stream_json
 from .python_calls import python_calls
 from .tape import (
     MAX_DEPTH,
+    Args,
     Begin,
+    Check,
     Done,
     NotACall,
     Pieces,
@@ -25,24 +28,34 @@ from .tape import (
     Wait,
     blank,
     closing,
+    followed_by,
     literal,
     optional,
     peek,
     require,
     run,
     until,
+    value_until,
 )
-from .values import Parameters, coerce, dumps, loads_or, unwrapped
+from .values import Parameters, coerce, dumps, unwrapped, value_types
 
 NAME = re.compile(r"[\w.\-/:]+")
 KEY = re.compile(r"[^<>\n=]+")
 
 
-def xml_call(tape: Tape, tools: Tools) -> Pieces[None]:
-    """Read NAME><parameter=KEY>value</parameter>...</function>; the last tag may be missing."""
+def xml_call(tape: Tape, tools: Tools, enclosed: bool = False) -> Pieces[None]:
+    """Read NAME><parameter=KEY>value</parameter>...</function>; the last tag may be missing.
+
+    enclosed: the call stands in <tool_call>, so only that tag or another call can follow it.
+    """
     name = yield from run(tape, NAME)
     yield from require(tape, ">")
     yield Begin(name)
+    yield from blank(tape)
+    if (yield from peek(tape)) == "{":  # Llama 3.1: <function=NAME>{...}</function>
+        yield Done(name, (yield from stream_json(tape)))
+        yield from closing(tape, "</function>")
+        return
     parameters = Parameters(name, tools)
     while True:
         yield from blank(tape)
@@ -50,13 +63,14 @@ def xml_call(tape: Tape, tools: Tools) -> Pieces[None]:
         if tag == "<parameter=":
             key = yield from run(tape, KEY)
             yield from require(tape, ">")
-            value, closer = yield from until(tape, "</parameter>", "<parameter=", "</function>")
+            schema = parameters.schemas.get(key)
+            closers = _xml_closers(parameters, key, enclosed)
+            value, closer = yield from value_until(tape, closers)
             if not closer:
                 raise NotACall  # cut inside a value: not what the model meant to pass
             if closer != "</parameter>":
                 tape.pos -= len(closer)
-            value = unwrapped(value)
-            yield parameters.add(key, coerce(value, parameters.schemas.get(key)))
+            yield parameters.add(key, coerce(unwrapped(value), schema))
             continue
         if tag == "</tool_call>":
             tape.pos -= len(tag)
@@ -67,21 +81,84 @@ def xml_call(tape: Tape, tools: Tools) -> Pieces[None]:
     yield Done(name, parameters.text)
 
 
+_AFTER_CALL = ("<tool_call>", "<function=")  # what can follow </tool_call> besides the answer
+
+
+def _xml_closers(parameters: Parameters, key: str, enclosed: bool) -> dict[str, Check]:
+    """What ends the value of parameter `key`, with the check of what follows."""
+    given = {*parameters.keys, key}
+    call_ends = followed_by("</tool_call>", *_AFTER_CALL)
+
+    def after_value(tape: Tape) -> Wait[bool]:
+        yield from blank(tape)
+        tag = yield from literal(tape, "<parameter=", "</function>", "</tool_call>")
+        if tag == "<parameter=":
+            return (yield from _new_key(tape, given))
+        if tag == "</function>" and enclosed:
+            return (yield from call_ends(tape))
+        return bool(tag) or _cut(tape, "<parameter=", "</function>", "</tool_call>")
+
+    def next_parameter(tape: Tape) -> Wait[bool]:
+        return (yield from _new_key(tape, given, parameters.schemas))
+
+    # Models leave </parameter> out at times. Then only the end of the call ends the value, or,
+    # where the value is no text, the next parameter.
+    closers: dict[str, Check] = {
+        "</parameter>": after_value,
+        "</function>": call_ends,
+        "</tool_call>": followed_by(*_AFTER_CALL),
+    }
+    types = value_types(parameters.schemas.get(key))
+    if types and "string" not in types:
+        closers["<parameter="] = next_parameter
+    return closers
+
+
+def _new_key(tape: Tape, given: set[str], known: Collection[str] = ()) -> Wait[bool]:
+    """Whether KEY> follows, with a key that the call has not used yet (and that is known)."""
+    while True:
+        match = KEY.match(tape.text, tape.pos)
+        if match and match.end() < len(tape.text):
+            key = match.group()
+            fits = tape.text[match.end()] == ">" and key not in given
+            return fits and (not known or key in known)
+        if tape.ended or (not match and tape.pos < len(tape.text)):
+            return False
+        yield
+
+
+def _cut(tape: Tape, *options: str) -> bool:
+    """Whether the output ends here, or inside one of these tags."""
+    rest = tape.text[tape.pos :]
+    return tape.ended and (not rest or any(option.startswith(rest) for option in options))
+
+
 def tagged(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     """Hermes and Qwen: JSON or <function=...> between <tool_call> and </tool_call>; both tags may
     be missing where the inner form shows that it is a call."""
+    enclosed = opener == "<tool_call>"
     if opener == "<function=":
         yield from xml_call(tape, tools)
     else:
         yield from blank(tape)
         if (yield from peek(tape)) == "<":
             yield from require(tape, "<function=")
-            yield from xml_call(tape, tools)
+            yield from xml_call(tape, tools, enclosed)
         else:
             yield from json_calls(tape, tools, ",", bare=not opener)
+            yield from _spare_bracket(tape, "</tool_call>")
     while (yield from optional(tape, "<function=")):
-        yield from xml_call(tape, tools)
+        yield from xml_call(tape, tools, enclosed)
     yield from closing(tape, "</tool_call>")
+
+
+def _spare_bracket(tape: Tape, closer: str) -> Wait[None]:
+    """Skip one closing brace too many, which small models write before the closing tag."""
+    start = tape.pos
+    if not ((yield from optional(tape, "}")) and (yield from optional(tape, closer))):
+        tape.pos = start
+    else:
+        tape.pos -= len(closer)
 
 
 def glm(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
@@ -94,24 +171,48 @@ def glm(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     yield Begin(name)
     while tag == "<arg_key>":
         key, closer = yield from until(tape, "</arg_key>")
+        key = key.strip()
         yield from blank(tape)
         yield from require(tape, "<arg_value>")
-        value, closer = yield from until(tape, "</arg_value>")
+        schema = parameters.schemas.get(key)
+        closers = {
+            "</arg_value>": followed_by("<arg_key>", "</tool_call>"),
+            "</tool_call>": followed_by("<tool_call>"),  # </arg_value> was left out
+        }
+        types = value_types(schema)
+        if types and "string" not in types:
+            closers["<arg_key>"] = _any_text
+        value, closer = yield from value_until(tape, closers)
         if not closer:
             raise NotACall
-        yield parameters.add(key.strip(), coerce(value, parameters.schemas.get(key.strip())))
+        if closer != "</arg_value>":
+            tape.pos -= len(closer)
+            value = unwrapped(value)
+        yield parameters.add(key, coerce(value, schema))
+        tag = yield from closing(tape, "<arg_key>", "</tool_call>")
+    if not tag:
         yield from blank(tape)
-        tag = yield from literal(tape, "<arg_key>", "</tool_call>")
-    if not tag and (yield from peek(tape)):
-        raise NotACall
+        if (yield from peek(tape)):
+            raise NotACall
     yield parameters.close()
     yield Done(name, parameters.text)
+
+
+def _any_text(tape: Tape) -> Wait[bool]:
+    yield from ()
+    return True
 
 
 def invoke(prefix: str, closer: str) -> Reader:
     """<invoke name="f"><parameter name="k">v</parameter></invoke> ... closer, with a prefix."""
     begin, end = f'<{prefix}invoke name="', f"</{prefix}invoke>"
     begin_value, end_value = f'<{prefix}parameter name="', f"</{prefix}parameter>"
+    call_ends = followed_by(begin, closer)
+
+    def after_value(tape: Tape) -> Wait[bool]:
+        yield from blank(tape)
+        tag = yield from literal(tape, begin_value, end)
+        return (yield from call_ends(tape)) if tag == end else bool(tag)
 
     def read(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
         yield from blank(tape)
@@ -130,7 +231,7 @@ def invoke(prefix: str, closer: str) -> Reader:
                     break
                 key, _ = yield from until(tape, '"')
                 flags, _ = yield from until(tape, ">")
-                value, tag = yield from until(tape, end_value)
+                value, tag = yield from value_until(tape, {end_value: after_value})
                 if not tag:
                     raise NotACall
                 schema = parameters.schemas.get(key)
@@ -146,7 +247,11 @@ def invoke(prefix: str, closer: str) -> Reader:
 
 
 def llama3(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
-    """JSON calls separated by ";", or NAME.call(key="value") of the built-in tools."""
+    """JSON calls separated by ";", NAME.call(key="value") of the built-in tools, or
+    <function=NAME>{...}</function>."""
+    if opener == "<function=":
+        yield from tagged(tape, opener, tools)
+        return
     yield from blank(tape)
     if (yield from peek(tape)) in ("{", "["):
         yield from json_calls(tape, tools, ";,", bare=not opener)
@@ -159,7 +264,10 @@ def mistral(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     yield from blank(tape)
     first = yield from peek(tape)
     if first == "[":
-        yield from json_array(tape, tools)
+        yield from json_array(tape, tools, cut=True)
+        while (yield from optional(tape, "[TOOL_CALLS]")) or (yield from _another_list(tape)):
+            yield from blank(tape)
+            yield from json_array(tape, tools, cut=True)
         return
     if first == "{":
         yield (yield from json_call(tape, tools))
@@ -177,6 +285,16 @@ def mistral(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
         raise NotACall
     yield Begin(name, id)
     yield Done(name, (yield from stream_json(tape)), id)
+
+
+def _another_list(tape: Tape) -> Wait[bool]:
+    """Whether a further list of objects follows."""
+    start = tape.pos
+    found = bool((yield from optional(tape, "[")) and (yield from optional(tape, "{")))
+    tape.pos = start
+    if found:
+        yield from blank(tape)
+    return found
 
 
 def kimi(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
@@ -212,10 +330,15 @@ def deepseek(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
         if name == "function" and (yield from peek(tape)) != "{":
             name = yield from run(tape, NAME)
             yield from blank(tape)
-            fence = yield from literal(tape, "```json")
+            fence = yield from literal(tape, "```")
+            yield from literal(tape, "json")
         yield from blank(tape)
         yield Begin(name)
-        yield Done(name, (yield from stream_json(tape)))
+        if (yield from peek(tape)) == "{":
+            yield Done(name, (yield from stream_json(tape)))
+        else:  # no arguments at all
+            yield Args("{}")
+            yield Done(name, "{}")
         if fence:
             yield from closing(tape, "```")
         yield from closing(tape, end)
@@ -224,12 +347,17 @@ def deepseek(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     yield from closing(tape, "<｜tool▁calls▁end｜>")
 
 
-def json_until(closer: str) -> Reader:
+def json_until(*closers: str) -> Reader:
     """Objects or lists of calls and a closing tag, as Granite and Phi write them."""
 
     def read(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
-        yield from json_calls(tape, tools, ",")
-        yield from closing(tape, closer)
+        if opener.endswith("["):  # functools[{...}]
+            tape.pos -= 1
+        yield from json_calls(tape, tools, ",", bare=not opener)
+        if opener:
+            for closer in closers:
+                yield from _spare_bracket(tape, closer)
+            yield from closing(tape, *closers)
 
     return read
 
@@ -246,7 +374,7 @@ def gemma_call(quote: str, closer: str) -> Reader:
         yield from blank(tape)
         yield from require(tape, "call:")
         name = yield from run(tape, _IDENTIFIER)
-        value = yield from _gemma_value(tape, quote, 0)
+        value = yield from _gemma_value(tape, quote, 0, tools.get(name))
         if not isinstance(value, dict):
             raise NotACall
         yield Done(name, dumps(value))
@@ -258,18 +386,16 @@ def gemma_call(quote: str, closer: str) -> Reader:
 _IDENTIFIER = re.compile(r"[\w.\-]+")
 _BARE_KEY = re.compile(r"[^:{}\[\],<\n]+")
 _BARE_VALUE = re.compile(r"[^{}\[\],<\n]+")
+_AFTER_TEXT = followed_by(",", "}", "]", ":")
 
 
-def _gemma_value(tape: Tape, quote: str, depth: int) -> Wait[Any]:
+def _gemma_value(tape: Tape, quote: str, depth: int, schema: Any) -> Wait[Any]:
     yield from blank(tape)
     if (yield from literal(tape, quote)):
-        text, tag = yield from until(tape, quote)
-        if not tag:
-            raise NotACall
-        return text
+        return (yield from _gemma_text(tape, quote))
     bracket = yield from literal(tape, "{", "[")
     if not bracket:
-        return loads_or((yield from run(tape, _BARE_VALUE)).strip())
+        return coerce((yield from run(tape, _BARE_VALUE)).strip(), schema)
     if depth == MAX_DEPTH:
         raise NotACall
     close = "}" if bracket == "{" else "]"
@@ -281,12 +407,30 @@ def _gemma_value(tape: Tape, quote: str, depth: int) -> Wait[Any]:
             if close == "}":
                 yield from blank(tape)
                 if (yield from literal(tape, quote)):
-                    key, _ = yield from until(tape, quote)
+                    key = yield from _gemma_text(tape, quote)
                 else:
                     key = (yield from run(tape, _BARE_KEY)).strip()
                 yield from require(tape, ":")
-            items.append((key, (yield from _gemma_value(tape, quote, depth + 1))))
+            part = _part(schema, key if close == "}" else None)
+            items.append((key, (yield from _gemma_value(tape, quote, depth + 1, part))))
             yield from blank(tape)
             if (yield from require(tape, ",", close)) == close:
                 break
     return dict(items) if close == "}" else [value for _, value in items]
+
+
+def _gemma_text(tape: Tape, quote: str) -> Wait[str]:
+    text, tag = yield from value_until(tape, {quote: _AFTER_TEXT})
+    if not tag:
+        raise NotACall
+    return text
+
+
+def _part(schema: Any, key: str | None) -> Any:
+    """The schema of a property, or of the items where there is no key; None if it does not say."""
+    if not isinstance(schema, Mapping):
+        return None
+    if key is None:
+        return schema.get("items")
+    properties = schema.get("properties")
+    return properties.get(key) if isinstance(properties, Mapping) else None

@@ -171,6 +171,45 @@ def until(tape: Tape, *closers: str) -> Wait[tuple[str, str]]:
         yield
 
 
+Check = Callable[["Tape"], Wait[bool]]
+
+
+def value_until(tape: Tape, closers: Mapping[str, Check]) -> Wait[tuple[str, str]]:
+    """The text before the first closer that is one, and that closer ("" at the end); both are read.
+
+    A value can hold the markup's own tags. A tag closes it only where the text behind it can follow
+    that tag: the check of the tag reads that text, and its position is not kept.
+
+    Args:
+        tape: The text, at the start of the value.
+        closers: What may end the value, with the check of each.
+    """
+    start = tape.pos
+    while True:
+        _, tag = yield from until(tape, *closers)
+        after = tape.pos
+        if not tag:
+            return tape.text[start:after], ""
+        closes = yield from closers[tag](tape)
+        tape.pos = after
+        if closes:
+            return tape.text[start : after - len(tag)], tag
+
+
+def followed_by(*options: str, end: bool = True) -> Check:
+    """A check that one of these comes next, behind white space. end: or nothing at all."""
+
+    def check(tape: Tape) -> Wait[bool]:
+        yield from blank(tape)
+        if (yield from literal(tape, *options)):
+            return True
+        # A tag that the end of the output cuts is that tag.
+        rest = tape.text[tape.pos :]
+        return end and tape.ended and (not rest or any(o.startswith(rest) for o in options))
+
+    return check
+
+
 def run(tape: Tape, chars: re.Pattern[str]) -> Wait[str]:
     """The longest run of these characters; NotACall when there is none."""
     start = tape.pos

@@ -4,6 +4,7 @@ What comes in: JSON text, or a parameter's text and its JSON schema. What goes o
 and arguments as JSON text. It must not know how the texts were marked up.
 """
 
+import ast
 import json
 import math
 import re
@@ -89,6 +90,11 @@ def _types(schema: Any) -> frozenset[str]:
     return frozenset(types)
 
 
+def value_types(schema: Any) -> frozenset[str]:
+    """The JSON types by which `coerce` reads a text; none where the schema does not tell."""
+    return _types(schema)
+
+
 def loads_or(value: str) -> Any:
     try:
         return loads(value)
@@ -125,13 +131,33 @@ def _word(**words: bool | None) -> Callable[[str], Any]:
     return parse
 
 
+def _literal(kind: type) -> Callable[[str], Any]:
+    """JSON of one kind, or the same written as a Python literal: ['a', True, None]."""
+    strict = _of(kind)
+
+    def parse(value: str) -> Any:
+        try:
+            return strict(value)
+        except ValueError:
+            pass
+        try:
+            found = json.loads(json.dumps(ast.literal_eval(value), allow_nan=False))
+        except (SyntaxError, TypeError, RecursionError, MemoryError):
+            raise ValueError from None
+        if not isinstance(found, kind):
+            raise ValueError
+        return paired(found)
+
+    return parse
+
+
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "null": _word(null=None, none=None),
     "boolean": _word(true=True, false=False),
     "integer": _integer,
     "number": _of(int, float),
-    "object": _of(dict),
-    "array": _of(list),
+    "object": _literal(dict),
+    "array": _literal(list),
 }
 
 
@@ -142,6 +168,11 @@ class Parameters:
         self.schemas = tools.get(name, {}).get("properties", {})
         self.text = ""
         self._keys: set[str] = set()
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys that have come so far."""
+        return frozenset(self._keys)
 
     def add(self, key: str, value: Any) -> Args:
         if key in self._keys:
