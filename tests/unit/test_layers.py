@@ -50,7 +50,7 @@ LEVELS = {
         {"exchanges", "turn"},
         {"conversation"},
     ),
-    "ui": ({"views"}, {"widgets"}, {"reply_methods"}, {"magics"}),
+    "ui": ({"views", "options"}, {"widgets"}, {"reply_methods"}, {"magics"}),
     "ui.widgets": ({"shared"}, {"chat", "explorer"}),
 }
 APART = {

@@ -21,7 +21,7 @@ from llm_magic.hub import hub
 from llm_magic.llm import LLM
 from llm_magic.providers.local import Status
 from llm_magic.providers.scripted import Scripted
-from llm_magic.ui.magics import extension, options
+from llm_magic.ui.magics import command_line, extension
 from llm_magic.ui.magics.interpolate import as_text
 from llm_magic.ui.reply_methods import VENDOR
 
@@ -264,7 +264,7 @@ def test_a_prompt_that_is_too_long_says_what_to_type(
 
 def test_ask_takes_options_before_the_text(shell: InteractiveShell, script: Scripted) -> None:
     def ask(line: str) -> tuple[str, str]:
-        given, text = options.split(settings(shell).parser(), line)
+        given, text = command_line.split(settings(shell).parser(), line)
         return given.strip(), text
 
     assert ask("-n 5 --quiet Hello -n there") == ("-n 5 --quiet", "Hello -n there")
@@ -463,7 +463,7 @@ def test_C21_completions(shell: InteractiveShell) -> None:
 
 def test_C3_help_is_real(shell: InteractiveShell) -> None:
     help_of_cell = shell.magics_manager.magics["cell"]["llm"].__doc__
-    for word in ("%%llm [-m MODEL]", "--logprobs", "{{ name }}", "Sampling", "-o OUT"):
+    for word in ("%%llm [-m MODEL]", "--logprobs", "{{ name }}", "Sampling", "-o NAME"):
         assert word in help_of_cell
     assert "unload" in shell.magics_manager.magics["line"]["llm"].__doc__
 

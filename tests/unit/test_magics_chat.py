@@ -842,9 +842,9 @@ def test_C21_values_of_options_are_completed(tools: InteractiveShell, script: Sc
 
 def test_the_chat_widget_takes_the_tools_of_its_line(tools: InteractiveShell) -> None:
     chat = tools.run_line_magic("llm", "chat --tools double -t 0 --no-think")
-    assert [t.name for t in chat._port._tools] == ["double"]
+    assert [t.name for t in chat._host._tools] == ["double"]
     chat = tools.run_line_magic("llm", "chat --trim --choices 'yes|no'")
-    assert chat._port._values["choices"] == ("yes", "no")
+    assert chat._host._values["choices"] == ("yes", "no")
 
 
 def test_C3_help_names_the_options(shell: InteractiveShell) -> None:

@@ -14,7 +14,7 @@ from llm_magic.bench.report import OURS, Report, head, remarks, rows, table
 from llm_magic.events import Progress
 
 from ..views import html, mime, plots
-from . import options, screens
+from . import command_line, screens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,7 @@ def command(nb: Where, rest: str) -> BenchView:
 
     parser = MagicArgumentParser(f"{nb.magic_name} bench")
     add_options(parser)
-    given = options.parse(parser, rest, f"%{parser.prog}")
+    given = command_line.parse(parser, rest, f"%{parser.prog}")
     screen = screens.screen(nb.shell, nb.look(), given.model or "benchmark")
     try:
         report = measure(given, _teller(screen))

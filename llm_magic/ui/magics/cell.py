@@ -10,6 +10,7 @@ drawn.
 
 import argparse
 import difflib
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,12 +19,7 @@ from typing import Any, cast
 import traitlets
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import (
-    MagicArgumentParser,
-    argument,
-    argument_group,
-    magic_arguments,
-)
+from IPython.core.magic_arguments import MagicArgumentParser
 
 from llm_magic.chat.reply import Reply
 from llm_magic.errors import ContextOverflowError, EngineError, Interrupted, LLMError
@@ -31,15 +27,25 @@ from llm_magic.events import Delta
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
 
+from .. import options
 from ..views import mime, summary, throughput
 from ..views.ledger import Ledger
-from . import options, request, screens, status
+from . import command_line, request, screens, status
 from .cell_conversations import Talks
 from .commands import COMMANDS, scored
 from .interpolate import as_text, interpolate
 
 MAX_TOKENS = 256
 HELP = ("-h", "--help")  # what people try first
+
+
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a cell magic the options of the table: its parser, and its help."""
+    parser = MagicArgumentParser("%llm", description=inspect.cleandoc(function.__doc__ or ""))
+    options.add_arguments(parser, "cell")
+    function.parser = parser  # type: ignore[attr-defined]
+    function.__doc__ = parser.format_help()
+    return function
 
 
 @magics_class
@@ -147,89 +153,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     @no_var_expand
     @cell_magic("llm")
-    @magic_arguments("%llm")
-    @argument_group("Model and prompt")
-    @argument("-m", "--model", help="a model's name or path (see %%llm models)")
-    @argument("-s", "--system", help="system prompt")
-    @argument("--complete", action="store_true", help="continue the text as it is: no chat")
-    @argument(
-        "--score", action="store_true", help="do not generate: how likely is the text itself?"
-    )
-    @argument("--raw", action="store_true", help="leave {{ name }} alone")
-    @argument("--prefill", metavar="TEXT", help="the answer begins with this text and goes on")
-    @argument(
-        "--think",
-        dest="think",
-        action="store_const",
-        const=True,
-        help="let the model reason first, if it can",
-    )
-    @argument(
-        "--no-think",
-        dest="think",
-        action="store_const",
-        const=False,
-        help="answer without reasoning",
-    )
-    @argument_group("Conversation")
-    @argument(
-        "--chat",
-        metavar="NAME",
-        help="a turn of this conversation; a cell that runs again replaces its turn",
-    )
-    @argument("--new", action="store_true", help="begin the conversation anew")
-    @argument(
-        "--trim", action="store_true", help="leave the oldest turns out where they do not fit"
-    )
-    @argument_group("Tools")
-    @argument("--tools", metavar="NAMES", help="functions it may call, with commas between")
-    @argument(
-        "--approve",
-        action="store_const",
-        const=True,
-        help="ask before each call; stays on in the conversation",
-    )
-    @argument(
-        "--no-approve",
-        dest="approve",
-        action="store_const",
-        const=False,
-        help="run calls of this conversation without asking",
-    )
-    @argument("--max-steps", type=int, metavar="N", help="most rounds of calls (8)")
-    @argument(
-        "--tool-choice", metavar="WHICH", help="auto, none, required, or the one it must call"
-    )
-    @argument_group("What the answer must be")
-    @argument("--schema", metavar="NAME", help="JSON for this dict, dataclass, model or type")
-    @argument("--regex", metavar="PATTERN", help="a text that matches (put it in quotes)")
-    @argument("--choices", metavar="A|B|C", help="one of these, or of a list of that name")
-    @argument("--grammar", metavar="NAME", help="a sentence of this grammar (Lark or GBNF)")
-    @argument_group("Sampling")
-    @argument("-n", "--max-tokens", type=int, help="most tokens of the answer (256)")
-    @argument(
-        "-t", "--temperature", type=float, help="0 takes the likeliest token; 0.7 unless given"
-    )
-    @argument("--top-k", type=int, help="only the K most likely tokens")
-    @argument("--top-p", type=float, help="only the most likely tokens that reach P together")
-    @argument("--min-p", type=float, help="only tokens at least P times as likely as the likeliest")
-    @argument("--seed", type=int, help="same seed, same answer")
-    @argument(
-        "--stop",
-        action="append",
-        type=options.escapes,
-        help="end before this text; may be repeated",
-    )
-    @argument_group("Output")
-    @argument(
-        "--logprobs", nargs="?", type=int, const=5,
-        help="record the N most likely tokens per step (5), shade the answer by probability",
-    )  # fmt: skip
-    @argument("-f", "--format", choices=("markdown", "text", "code"), help="how to show the answer")
-    @argument("--show", help="more sections, with commas between: prompt, tokens, stats")
-    @argument("--live", action="store_true", help="show a live view: every token, and branches")
-    @argument("-o", "--out", help="bind the Reply to this name (it is also in _llm)")
-    @argument("-q", "--quiet", action="store_true", help="show nothing")
+    @_with_options
     def cell(self, line: str, cell: str) -> None:
         """Ask the model in this kernel: the cell's text is the prompt, the answer streams below.
 
@@ -294,7 +218,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     def run(self, given: argparse.Namespace, text: str) -> None:
         """Answer, continue or score a text as the options say."""
-        if given.out is not None and not options.is_name(given.out):
+        if given.out is not None and not command_line.is_name(given.out):
             raise UsageError(f"--out {given.out}: not a Python name")
         if not given.complete and not text.strip():
             raise UsageError(
@@ -353,19 +277,16 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     def sampling(self, given: argparse.Namespace) -> dict[str, Any]:
         """Keyword options of LLM.stream. A budget of 0 or less means the default one (LAI-2)."""
-        limit = given.max_tokens
+        typed = vars(given) | {
+            "max_tokens": given.max_tokens if (given.max_tokens or 0) > 0 else None
+        }
         logprobs = given.logprobs if given.logprobs is not None else self.logprobs
         if logprobs is None and given.live:
             logprobs = 5  # a live view without alternatives would have nothing to choose from
-        found = {
-            "max_tokens": limit if limit is not None and limit > 0 else self.max_tokens,
-            "temperature": self.temperature if given.temperature is None else given.temperature,
-            "logprobs": logprobs,
-            "thinking": given.think,
-            "trim": given.trim or None,
-            **{key: getattr(given, key) for key in ("top_k", "top_p", "min_p", "seed", "stop")},
-        }
-        return {key: value for key, value in found.items() if value is not None}
+        own = {
+            "max_tokens": self.max_tokens, "temperature": self.temperature, "logprobs": logprobs
+        }  # fmt: skip
+        return {k: v for k, v in own.items() if v is not None} | options.values(typed)
 
     def _look_of(self, given: argparse.Namespace, ask: request.Ask) -> mime.Look:
         # Only words to read are Markdown: what is continued, scored or bound counts as it is.
@@ -412,7 +333,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
         return LLMMagics.cell.parser
 
     def parse(self, line: str) -> argparse.Namespace:
-        return options.parse(self.parser(), line, f"%%{self.magic_name}")
+        return command_line.parse(self.parser(), line, f"%%{self.magic_name}")
 
     @contextmanager
     def _brief(self) -> Iterator[None]:

@@ -19,15 +19,23 @@ from llm_magic.events import Message, Piece, Progress
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
 
+from .. import options
 from ..views import compare, mime, plots, summary, throughput, tokens
-from . import conversation_commands, lookup, options, screens, status, tool_commands  # fmt: skip
+from . import (  # fmt: skip
+    command_line,
+    conversation_commands,
+    lookup,
+    screens,
+    status,
+    tool_commands,
+)
 from .session import Command, command_parser, parse
 from .session import Notebook as Notebook
 
 
 def ask(nb: Notebook, rest: str) -> None:
     """Answer one line."""
-    given, text = options.split(nb.parser(), rest)
+    given, text = command_line.split(nb.parser(), rest)
     if not text.strip():
         raise UsageError(f"ask: there is no text to answer: %{nb.magic_name} ask TEXT")
     nb.run(nb.parse(given), text)
@@ -117,7 +125,7 @@ def tokenize(nb: Notebook, rest: str) -> None:
     parser.add_argument("-m", "--model")
     parser.add_argument("--chat", action="store_true")
     parser.add_argument("--plain", action="store_true")
-    head, text = options.split(parser, rest)
+    head, text = command_line.split(parser, rest)
     given = parse(nb, parser, head)
     reply = None if text else _reply(nb, None)
     named = given.model or (reply.model if reply is not None and hub.get(reply.model) else None)
@@ -160,14 +168,11 @@ def pieces_of(llm: LLM, text: str, ids: tuple[int, ...]) -> list[Piece]:
 def side_by_side(nb: Notebook, rest: str) -> None:
     """Two answers, two scored texts or two replies side by side."""
     parser = command_parser(nb, "compare")
-    parser.add_argument("--score", action="store_true")
-    parser.add_argument("--complete", action="store_true")
-    for short, option, kind in _REPEATED:
-        parser.add_argument(*filter(None, (short, option)), action="append", type=kind)
-    head, text = options.split(parser, rest)
+    options.add_arguments(parser, "compare", sides=True)
+    head, text = command_line.split(parser, rest)
     given = parse(nb, parser, head)
     if given.score:
-        replies, titles = _scored(nb, given, [nb.fill(t) for t in options.words(text)])
+        replies, titles = _scored(nb, given, [nb.fill(t) for t in command_line.words(text)])
     elif (known := _named_replies(nb, text)) is not None:
         replies, titles = known, text.split()
     else:
@@ -177,13 +182,6 @@ def side_by_side(nb: Notebook, rest: str) -> None:
         replies = [summary.steady(reply) for reply in replies]
     page, plain = compare.fragment(replies, titles), compare.plain(replies, titles)
     nb.show(mime.Fragment(page, plain))
-
-
-_REPEATED: tuple[tuple[str, str, Any], ...] = (
-    ("-m", "--model", str), ("-s", "--system", str), ("-t", "--temperature", float),
-    ("-n", "--max-tokens", int), ("", "--seed", int), ("", "--top-k", int),
-    ("", "--top-p", float), ("", "--min-p", float),
-)  # fmt: skip
 
 
 def _named_replies(nb: Notebook, text: str) -> list[Reply] | None:
@@ -197,17 +195,21 @@ def _named_replies(nb: Notebook, text: str) -> list[Reply] | None:
 def _sides(given: argparse.Namespace) -> list[dict[str, Any]]:
     """One dict of settings per side. What is given once holds for all sides."""
     values = {
-        option.strip("-").replace("-", "_"): getattr(given, option.strip("-").replace("-", "_"))
-        for _, option, _ in _REPEATED
+        option.name: getattr(given, option.name)
+        for option in options.at("compare")
+        if option.kind != "flag"
     }
     count = max([len(v) for v in values.values() if v] + [1])
     wrong = [name for name, v in values.items() if v and len(v) not in (1, count)]
     if wrong:
-        raise UsageError(f"compare: {wrong[0]} must be given once, or once for each side")
-    return [
+        flag = options.find(wrong[0]).flag
+        raise UsageError(f"compare: {flag} must be given once, or once for each side")
+    sides = [
         {name: v[0] if len(v) == 1 else v[i] for name, v in values.items() if v}
         for i in range(count)
     ]
+    names = ("model", "system")
+    return [{k: side[k] for k in names if k in side} | options.values(side) for side in sides]
 
 
 def _generated(nb: Notebook, given: argparse.Namespace, text: str) -> list[Reply]:
@@ -267,9 +269,7 @@ def branch(nb: Notebook, rest: str) -> None:
     parser.add_argument("place", nargs="?", type=int)
     parser.add_argument("token", nargs="?")
     parser.add_argument("-r", "--reply")
-    parser.add_argument("-n", "--max-tokens", type=int)
-    parser.add_argument("-t", "--temperature", type=float)
-    parser.add_argument("--seed", type=int)
+    options.add_arguments(parser, "branch")
     given = parse(nb, parser, rest)
     reply = _reply(nb, given.reply)
     place = given.place if given.place is not None else _uncertain(reply)
@@ -286,8 +286,7 @@ def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
     screen = screens.screen(nb.shell, look, reply.model)
     llm = nb.load(reply.model if hub.get(reply.model) else nb.name_of(None), screen)
     head = branching.prefix(reply, place, token)
-    own = {"max_tokens": given.max_tokens, "temperature": given.temperature, "seed": given.seed}
-    settings = branching.defaults(reply, head) | {k: v for k, v in own.items() if v is not None}
+    settings = branching.defaults(reply, head) | options.values(vars(given))
     stream = branching.stream(llm, reply, head, **settings)
     whole = _Whole(screen, look, reply, place)
     screens.follow(
@@ -360,7 +359,7 @@ COMMANDS = {
     ),
     "branch": Command(
         branch,
-        "[PLACE] [TOKEN] [-n N] [-t T] [--seed S] [-r REPLY]",
+        "[PLACE] [TOKEN] [-r REPLY] [sampling options of %%llm]",
         "go on from another token of the last reply",
     ),
     "tools": Command(tool_commands.tools, "[NAME,NAME]", "functions that a model could call"),

@@ -20,7 +20,7 @@ from llm_magic.hub import hub
 
 from ..views import html, summary, tooltrace
 from ..views.mime import Fragment
-from . import options, status
+from . import command_line, status
 from .lookup import value
 from .session import Command, Notebook, command_parser, parse
 
@@ -151,7 +151,7 @@ class _Later:
 
 
 def _bind(nb: Notebook, name: str, thing: Any) -> None:
-    if not options.is_name(name):
+    if not command_line.is_name(name):
         raise UsageError(f"--out {name}: not a Python name")
     nb.shell.user_ns[name] = thing
 

@@ -27,7 +27,7 @@ from .session import Notebook
 _CHAT_ONLY = {
     "system": "--system", "chat": "--chat", "new": "--new", "prefill": "--prefill",
     "tools": "--tools", "approve": "--approve and --no-approve", "max_steps": "--max-steps",
-    "tool_choice": "--tool-choice", "think": "--think and --no-think", "trim": "--trim",
+    "tool_choice": "--tool-choice", "thinking": "--think and --no-think", "trim": "--trim",
 }  # fmt: skip
 _OFF = {"new": False, "trim": False}  # flags that nobody set
 
@@ -62,8 +62,6 @@ def prepare(nb: Notebook, given: argparse.Namespace, text: str) -> Ask:
     fill = (lambda value: value) if given.raw else nb.fill
     system = None if plain else nb.system_of(given)
     options = nb.sampling(given) | lookup.constraint(names, given)
-    if given.tool_choice is not None:
-        options["tool_choice"] = given.tool_choice
     return Ask(
         text=fill(text),
         plain=plain,

@@ -16,7 +16,7 @@ from llm_magic.llm import LLM
 
 from ..views import html, mime
 from ..views.ledger import Ledger
-from . import options, screens
+from . import command_line, screens
 from .cell_conversations import Talks
 
 
@@ -79,4 +79,4 @@ def command_parser(nb: Notebook, command: str) -> MagicArgumentParser:
 
 def parse(nb: Notebook, parser: MagicArgumentParser, line: str) -> argparse.Namespace:
     """The words of a command's line. UsageError says what was probably meant."""
-    return options.parse(parser, line, f"%{parser.prog}")
+    return command_line.parse(parser, line, f"%{parser.prog}")

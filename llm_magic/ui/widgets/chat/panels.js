@@ -12,10 +12,15 @@ export class Settings {
     this.tell = tell;
     this.fields = new Map();
     this.id = id;
-    const rows = (form.settings ?? []).map((setting) => this.field(setting, form.models ?? []));
+    const rows = (more) => (form.settings ?? []).filter((setting) => Boolean(setting.more) === more)
+      .map((setting) => this.field(setting, form.models ?? []));
+    const common = rows(false);
+    const others = node("details", "llmc-more llmc-wide", {}, [
+      node("summary", "", { textContent: "More settings" }), node("div", "llmc-fields", {}, rows(true)),
+    ]);
     this.el = node("div", "llmc-settings", {
       id: `${id}-settings`, role: "region", "aria-label": "Settings", hidden: true,
-    }, rows);
+    }, [...common, others]);
   }
 
   field(setting, models) {

@@ -318,7 +318,7 @@ class _Host:
         self._values[name] = value
 
     def settings(self) -> dict[str, Any]:
-        return {name: self._values.get(name) for name in settings.SETTINGS}
+        return settings.shown({name: self._values.get(name) for name in settings.SETTINGS})
 
     def window(self) -> int | None:
         chosen = self._chosen

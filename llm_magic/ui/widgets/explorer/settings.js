@@ -10,7 +10,9 @@ export class BranchSettings {
     this.rows = new Map();
     this.summary = node("summary", "lmx-soft");
     this.form = node("div", "lmx-fields");
-    this.el = node("details", "lmx-settings", { hidden: true }, [this.summary, this.form]);
+    this.more = node("div", "lmx-fields");
+    const others = node("details", "", {}, [node("summary", "lmx-soft", { textContent: "More settings" }), this.more]);
+    this.el = node("details", "lmx-settings", { hidden: true }, [this.summary, this.form, others]);
   }
 
   show({ fields, values, name, error }) {
@@ -25,7 +27,7 @@ export class BranchSettings {
     const [key] = field;
     if (!this.rows.has(key)) {
       this.rows.set(key, new Row(`${this.id}-${key}`, field, this.set));
-      this.form.append(this.rows.get(key).el);
+      (field[6] ? this.more : this.form).append(this.rows.get(key).el);
     }
     return this.rows.get(key);
   }
@@ -34,7 +36,8 @@ export class BranchSettings {
 class Row {
   constructor(id, [key, kind, label, , low, high], set) {
     this.input = node("input", "lmx-input", {
-      id, type: "number", step: kind === "integer" ? "1" : "any", min: low, max: high,
+      id, ...(kind === "text" ? { type: "text" } : { type: "number", step: kind === "integer" ? "1" : "any" }),
+      ...(low === null ? {} : { min: low }), ...(high === null ? {} : { max: high }),
       "aria-describedby": `${id}-note`, onchange: () => set(key, this.input.value || null),
     });
     this.reset = node("button", "lmx-button", { type: "button", textContent: "Default", onclick: () => {

@@ -31,7 +31,6 @@ from ..shared.worker import Worker
 from .tree import BranchTree
 
 VERSION = 2
-SETTINGS = ("temperature", "max_tokens", "seed")  # what the page offers to set for branches
 CHUNK = 500  # rows in one op of a snapshot: a page reads them in a few milliseconds
 
 
@@ -234,7 +233,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     def _set(self, name: str, value: Any) -> None:
         error = ""
         try:
-            if name not in SETTINGS:
+            if name not in settings.BRANCH:
                 raise RequestError(f"there is no setting {name!r}")
             checked = settings.checked(name, value)
             options = {k: v for k, v in self._options.items() if k != name}
@@ -248,13 +247,14 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         reply = self._tree.nodes[0].reply
         usual = branching.defaults(reply, ())
         fields = []
-        for name in SETTINGS:
-            known = settings.SETTINGS[name]
-            default = f"as the reply: {usual[name]:g}" if name in usual else "none"
+        for name, known in settings.BRANCH.items():
+            default = f"as the reply: {known.shown(usual[name])}" if name in usual else "none"
             if name == "max_tokens":
                 default = "as long as the reply, 32 at least"
-            fields.append([name, known.kind, known.label, default, known.low, known.high])
-        values = {name: self._options.get(name) for name in SETTINGS}
+            low, high = settings.bound(known.low), settings.bound(known.high)
+            kind = settings.form_kind(known)
+            fields.append([name, kind, known.label, default, low, high, known.more])
+        values = settings.shown({name: self._options.get(name) for name in settings.BRANCH})
         return {"o": "settings", "fields": fields, "values": values}
 
     def _load(self, data: Any) -> None:

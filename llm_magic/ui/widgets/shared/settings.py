@@ -1,106 +1,46 @@
-"""The settings of a chat or a branch, each with an explicit "default" (unset).
+"""The settings of a chat and of branches, made from the table of options.
 
-Values from a page or a program are checked here and become options of a request.
+A setting that is None is unset: the model's own value or the default holds. Values that a page or a
+program proposes are checked here and become the options of a request.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llm_magic.arguments import build_request
 from llm_magic.errors import RequestError
+from llm_magic.json_types import JsonObject
 from llm_magic.llm import CHAT
-from llm_magic.utf8 import whole
 
-MAX_TEXT = 100_000
+from ... import options as table
+from ...options import Option, Value
+
+SETTINGS: dict[str, Option] = {o.name: o for o in table.at("chat") if o.label}
+BRANCH: dict[str, Option] = {o.name: o for o in table.at("branch") if o.label}
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """kind: "number", "integer", "flag" or "text". low and high are allowed; None = no bound.
+def checked(name: str, value: object) -> Value | None:
+    """The value in its right type, or None for "unset".
 
-    default: what holds when nothing is said, in words. switch: where the default is off, the value
-    with which a check box turns it on; `what` then names the number below the box.
+    Raises:
+        RequestError: There is no such setting, or the value is not valid for it.
+
+    >>> checked("top_k", "40")
+    40
+    >>> checked("temperature", "")
     """
-
-    kind: str
-    label: str
-    help: str
-    default: str = "default"
-    low: float | None = None
-    high: float | None = None
-    switch: int | None = None
-    what: str = ""
-
-
-SETTINGS: dict[str, Setting] = {
-    "model": Setting("text", "Model", "a name, a path or an endpoint; loaded when it is used"),
-    "system": Setting("text", "System prompt", "what the model is told before everything",
-        "the model's own, if it has one"),
-    "temperature": Setting(
-        "number", "Temperature", "0 always takes the likeliest token",
-        f"default: {CHAT.temperature}", 0, 5,
-    ),
-    "max_tokens": Setting(
-        "integer", "Longest answer", "in tokens", f"default: {CHAT.max_tokens}", 1, 1_000_000
-    ),
-    "top_p": Setting("number", "Top p", "share of probability drawn from", "default: off", 0, 1),
-    "top_k": Setting("integer", "Top k", "number of tokens drawn from", "default: off", 0, 1e6),
-    "min_p": Setting(
-        "number", "Min p", "smallest probability, relative to the best", "default: off", 0, 1
-    ),
-    "seed": Setting("integer", "Seed", "the same seed, the same answer", "default: none", 0, 2**63),
-    "logprobs": Setting(
-        "integer", "Log-probabilities", "how many alternatives are kept of each token",
-        "default: off", 0, 100, switch=5, what="Alternatives per token",
-    ),
-    "thinking": Setting("flag", "Thinking", "for models that can reason first", "default"),
-}  # fmt: skip
-
-
-def checked(name: str, value: Any) -> Any:
-    """The value in its right type, or None for "default". RequestError says what is wrong."""
     setting = SETTINGS.get(name)
     if setting is None:
         raise RequestError(f"there is no setting {name!r}")
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    match setting.kind:
-        case "text":
-            if isinstance(value, str) and len(value) <= MAX_TEXT:
-                return whole(value)
-            raise RequestError(f"{setting.label}: a text of at most {MAX_TEXT} characters")
-        case "flag":
-            if isinstance(value, bool):
-                return value
-            raise RequestError(f"{setting.label}: on, off or default")
-        case kind:
-            return _number(setting, value, int if kind == "integer" else float)
-
-
-def _number(setting: Setting, value: Any, to: type[int] | type[float]) -> int | float:
-    wrong = f"{setting.label}: {_clip(value)} is not {'a whole' if to is int else 'a'} number"
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise RequestError(wrong)
-    try:
-        number = to(value) if isinstance(value, str) else value
-    except ValueError:
-        raise RequestError(wrong) from None
-    if to is int and number != int(number):
-        raise RequestError(wrong)
-    low, high = setting.low or 0, setting.high or 0  # all of our numbers have both bounds
-    if not low <= number <= high:
-        raise RequestError(f"{setting.label}: {_clip(value)} is not between {low:g} and {high:g}")
-    return to(number)
-
-
-def _clip(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:39] + "…"
+    return setting.check(value)
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings and options as a program gives them. RequestError says what is wrong, at once."""
+    """Settings and options as a program gives them, checked at once.
+
+    Raises:
+        RequestError: One of them is not valid; the message names it.
+    """
     out = {k: checked(k, v) if k in SETTINGS else v for k, v in values.items()}
     build_request("", CHAT, options(out))
     return out
@@ -112,12 +52,37 @@ def options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k not in skip and v is not None}
 
 
-def picture() -> list[dict[str, Any]]:
+def shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a form shows them: lists and pairs as texts that `checked` reads back.
+
+    >>> shown({"stop": ("END",), "top_k": 5, "seed": None})
+    {'stop': 'END', 'top_k': 5, 'seed': None}
+    """
+    return {k: SETTINGS[k].shown(v) if k in SETTINGS else v for k, v in values.items()}
+
+
+def picture() -> list[JsonObject]:
     """The settings for a page: everything that its form needs."""
-    return [
-        {
-            "name": name, "kind": s.kind, "label": s.label, "help": s.help, "default": s.default,
-            "low": s.low, "high": s.high, "switch": s.switch, "what": s.what,
-        }
-        for name, s in SETTINGS.items()
-    ]  # fmt: skip
+    return [_row(option) for option in SETTINGS.values()]
+
+
+def form_kind(option: Option) -> str:
+    """The input field: "number", "integer", "flag" or "text" (lists and pairs are texts too)."""
+    if option.kind == "switch":
+        return "flag"
+    return option.kind if option.kind in ("number", "integer") else "text"
+
+
+def _row(option: Option) -> JsonObject:
+    return {
+        "name": option.name, "kind": form_kind(option),
+        "label": option.label, "help": option.help[0].upper() + option.help[1:],
+        "default": f"default: {option.default}" if option.default else "default: off",
+        "low": bound(option.low), "high": bound(option.high), "switch": option.bare,
+        "what": option.bare_label, "more": option.more, "group": option.group,
+    }  # fmt: skip
+
+
+def bound(number: float | None) -> float | None:
+    """A bound that an input field can have: JSON knows no infinity, and 1e30 tells nobody."""
+    return number if number is not None and abs(number) < 1e18 else None
