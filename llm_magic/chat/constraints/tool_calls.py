@@ -9,15 +9,17 @@ no form here: calls are then written, and read, in the form of "hermes".
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llm_magic.events import Choices, Constraint, Regex, Schema, ToolSpec
 
+from ..parsing.markup.values import coerce, dumps, property_schema, value_types
 from ..parsing.syntax import SYNTAXES, Syntax
 from ..schema import as_schema
 from .narrow import narrowed
 from .narrow.numbers import beyond
+from .narrow.words import ANNOTATIONS, PATTERNS, RAW_FORMATS, size_fault
 
 # As models write calls themselves: at most a little white space between JSON tokens.
 CALL_SPACE = r"[ \n]{0,8}"
@@ -38,7 +40,11 @@ def call_grammar(
     if syntax.name not in _FORMS:
         syntax = SYNTAXES["hermes"]
     rules = _Rules(controls, template)
-    starts = [_FORMS[syntax.name](rules, tool) for tool in tools]
+    try:
+        starts = [_FORMS[syntax.name](rules, tool) for tool in tools]
+    except _NoForm:
+        syntax, rules = SYNTAXES["hermes"], _Rules(controls, template)
+        starts = [_FORMS["hermes"](rules, tool) for tool in tools]
     if answer is not None:
         starts.append(rules.answer(answer))
     lines = ["start: " + "\n     | ".join(starts), *rules.lines]
@@ -63,6 +69,11 @@ class _Rules:
     def add(self, body: str, attributes: str = "") -> str:
         name = f"part_{len(self.lines)}"
         self.lines.append(f"{name}{attributes}: {body}")
+        return name
+
+    def add_terminal(self, expression: str) -> str:
+        name = f"TEXT_{len(self.lines)}"
+        self.lines.append(f"{name}: {expression}")
         return name
 
     def json(self, schema: Any, space: str = CALL_SPACE, escapes: str | None = None) -> str:
@@ -153,7 +164,7 @@ def _tagged(before: str, key: Callable[[str], str], close_value: str, after: str
         needed = schema.get("required", ())
         parts = [rules.text(before.replace("NAME", tool.name))]
         for name in schema.get("properties", {}):
-            value = _tagged_value(rules, _property(schema, name), close_value)
+            value = _tagged_value(rules, property_schema(schema, name), close_value)
             argument = f"{rules.text(key(name))} {value}"
             parts.append(argument if name in needed else f"({argument})?")
         return " ".join([*parts, rules.text(after)])
@@ -162,22 +173,109 @@ def _tagged(before: str, key: Callable[[str], str], close_value: str, after: str
 
 
 def _tagged_value(rules: _Rules, schema: Mapping[str, Any], close: str) -> str:
-    texts = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if texts and all(isinstance(t, str) for t in texts):
-        return f"({' | '.join(rules.text(t) for t in texts)}) {rules.text(close)}"
-    if schema.get("type") == "string" and not {"pattern", "format"} & schema.keys():
+    """A value between tags, written so that `values.coerce` reads it as a value of the schema:
+    texts as they are, everything else as JSON."""
+    types = value_types(schema)
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(listed, list):
+        return f"({_listed(rules, schema)}) {rules.text(close)}"
+    if types == {"string"} and not schema.keys() - _PLAIN_TEXT:
         return rules.until(close)
-    if schema.get("type") == "string" and "pattern" in schema:
-        body = schema["pattern"].removeprefix("^").removesuffix("$").replace("/", r"\/")
-        return f"{rules.add(f'/{body}/')} {rules.text(close)}"
-    return f"{rules.json(schema)} {rules.text(close)}"
+    if "string" not in types:
+        return f"{rules.json(schema)} {rules.text(close)}"
+    others = sorted(types - {"string"})
+    # One lexeme with the closing tag: alone, the text would take the beginning of the tag too.
+    raw = _raw_text(schema, close, others)
+    text = rules.add_terminal(f"({raw}) {json.dumps(close, ensure_ascii=False)}")
+    if not others:
+        return text
+    shared = {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}
+    value = rules.json({**shared, "allOf": [schema, {"type": others}]})
+    return f"({text} | {value} {rules.text(close)})"
 
 
-def _property(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The schema of one property, standing alone."""
-    part = schema["properties"][name]
-    shared = {k: schema[k] for k in ("$schema", "$defs", "definitions") if k in schema}
-    return {**shared, **part} if isinstance(part, Mapping) else shared
+_PLAIN_TEXT = ANNOTATIONS | {"type"}
+
+
+def _listed(rules: _Rules, schema: Mapping[str, Any]) -> str:
+    """The listed values that are read as what they are."""
+    narrow = narrowed(schema, large=True)
+    texts = [
+        text
+        for value in narrow.get("enum", ())
+        for text in [value if isinstance(value, str) else dumps(value)]
+        if text.strip() and dumps(coerce(text, schema)) == dumps(value)
+    ]
+    if not texts:
+        raise _NoForm
+    return " | ".join(map(rules.text, texts))
+
+
+def _raw_text(schema: Mapping[str, Any], close: str, others: Sequence[str]) -> str:
+    """Lark's terminal expression for texts of a schema that do not hold the closing tag.
+
+    others: types besides texts. A text is then none that the reader takes for one of those, and has
+    no "<": the compiler, which reads as far as it can, must find out at once which of both it is.
+    """
+    parts = list(_text_patterns(schema, 0))
+    parts.append("~" + _slashed(f"(?s:.*)({re.escape(close.strip())})(?s:.*)"))
+    parts.append(r"/([^\r\n]((?s:.*)[^\r\n])?)?/")  # the reader takes a line break off each end
+    if others:
+        parts += ["/[^<]*/", r"~/\s*(?i:null|none|true|false)\s*/"]
+    if set(others) - {"null", "boolean"}:
+        parts.append("/[A-Za-z](?s:.*)/")
+    return " & ".join(parts)
+
+
+def _text_patterns(schema: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """Regular expressions in slashes, all of which a text must match."""
+    if schema.keys() & {"oneOf", "not", "if", "$ref", "$dynamicRef"} or depth > 8:
+        raise _NoForm
+    if depth and schema.keys() & {"enum", "const"}:
+        raise _NoForm
+    if "pattern" in schema:
+        yield _slashed(_searched(schema["pattern"]))
+    form = schema.get("format", "")
+    if form in RAW_FORMATS:
+        yield _slashed(RAW_FORMATS[form])
+    elif "pattern" in PATTERNS.get(form, {}):
+        yield _slashed(_searched(PATTERNS[form]["pattern"]))
+    elif form in PATTERNS:
+        raise _NoForm
+    low, high = schema.get("minLength", 0), schema.get("maxLength", "")
+    if low or high != "":
+        yield _slashed(f"(?s:.{{{low},{high}}})")
+    texts = [part for part in schema.get("anyOf", ()) if "string" in value_types(part)]
+    if len(texts) > 1:
+        raise _NoForm
+    for part in [*texts, *schema.get("allOf", ())]:
+        if isinstance(part, Mapping):
+            yield from _text_patterns(part, depth + 1)
+    yield "/(?s:.*)/"
+
+
+def _searched(pattern: str) -> str:
+    """A pattern that is found anywhere in a text, as one for the whole text."""
+    if re.fullmatch(r"\^[^|]*\$|\^\([^()]*\)\$", pattern) or pattern in _OURS:
+        return f"({pattern[1:-1]})"
+    if "|" in pattern and ("^" in pattern or "$" in pattern):
+        raise _NoForm  # an anchor may belong to one of the alternatives
+    start = "" if pattern.startswith("^") else "(?s:.*)"
+    end = "" if pattern.endswith("$") else "(?s:.*)"
+    return f"{start}({pattern.removeprefix('^').removesuffix('$')}){end}"
+
+
+_OURS = frozenset(form["pattern"] for form in PATTERNS.values() if "pattern" in form)
+
+
+def _slashed(pattern: str) -> str:
+    if size_fault(pattern) or re.search(r"\\$|(?<!\\)(\\\\)*\\/", pattern):
+        raise _NoForm
+    return "/" + pattern.replace("/", r"\/").replace("\n", r"\n") + "/"
+
+
+class _NoForm(Exception):
+    """A schema has no form in a syntax: the call is then written in that of "hermes"."""
 
 
 def _pythonic(before: str, after: str) -> Form:
@@ -188,7 +286,7 @@ def _pythonic(before: str, after: str) -> Form:
         schema = as_schema(tool.parameters)
         properties = {
             name: f"{rules.text(name, '=')} "
-            + rules.json(_property(schema, name), r"[ ]{0,2}", 'bfnrt"\\')
+            + rules.json(property_schema(schema, name), r"[ ]{0,2}", 'bfnrt"\\')
             for name in schema.get("properties", {})
         }
         needed = [properties[n] for n in properties if n in schema.get("required", ())]

@@ -79,6 +79,18 @@ PATTERNS = {
     "regex": {"pattern": r"^[A-Za-z0-9 _]*$"},
 }
 
+# A plain part of the formats that llguidance knows inside JSON, for texts that are not JSON.
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+RAW_FORMATS = {
+    "email": r"[a-z0-9]+([._-][a-z0-9]+)*@[a-z0-9]+(-[a-z0-9]+)*(\.[a-z]{2,10})+",
+    "hostname": r"[a-z0-9]{1,30}(-[a-z0-9]{1,20})?(\.[a-z]{2,10}){1,4}",
+    "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
+    "ipv6": r"([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
+    "uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "uri": r"https?://[a-z0-9]+(\.[a-z0-9]+)*(/[A-Za-z0-9._~-]*)*",
+    "duration": r"P[1-9][0-9]{0,3}D",
+}
+
 # Names of our own definitions: none that a schema is likely to have.
 OURS = "narrowed-"
 ANY_NAME = f"{OURS}any"

@@ -114,8 +114,25 @@ def _python_string(tape: Tape) -> Wait[None]:
 
 def tool_code(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     """Python calls, one a line, in a fenced block, as Gemma writes them."""
-    code, _ = yield from until(tape, "```")
+    code, fence = yield from until(tape, "```")
+    while fence and _inside_text(code):  # this fence is part of a text of the code
+        more, closer = yield from until(tape, "```")
+        code, fence = code + fence + more, closer
     yield from python_parse(code.strip(), tools)
+
+
+def _inside_text(code: str) -> bool:
+    """Whether a piece of Python ends inside a quoted text of one line."""
+    quote = ""
+    for token in _QUOTES.findall(code.rpartition("\n")[2]):
+        if not quote and token in ("'", '"'):
+            quote = token
+        elif token == quote:
+            quote = ""
+    return bool(quote)
+
+
+_QUOTES = re.compile(r"\\.|['\"]")
 
 
 def python_parse(code: str, tools: Tools) -> Iterator[Done]:

@@ -75,24 +75,71 @@ def coerce(value: str, schema: Any) -> Any:
     return value
 
 
-def _types(schema: Any) -> frozenset[str]:
-    if not isinstance(schema, Mapping):
+def _types(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
+    """The JSON types that a schema's values may have; none where it does not tell."""
+    if not isinstance(schema, Mapping) or depth > 16:
         return frozenset()
+    root = schema if root is None else root
     own = schema.get("type")
     types = {type for type in (own if isinstance(own, list) else [own]) if isinstance(type, str)}
     for key in ("anyOf", "oneOf"):
         options = schema.get(key)
         for option in options if isinstance(options, list) else []:
-            types |= _types(option)
-    choices = schema.get("enum")
-    if not types and isinstance(choices, list) and all(isinstance(v, str) for v in choices):
-        types = {"string"}
+            types |= _types(option, root, depth + 1)
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(listed, list):
+        of_values = {_type_of(value) for value in listed}
+        types = types & of_values or of_values
+    narrower = schema.get("allOf")
+    parts = list(narrower) if isinstance(narrower, list) else []
+    if isinstance(ref := schema.get("$ref"), str):
+        parts.append(target(ref, root))
+    for part in parts:
+        others = _types(part, root, depth + 1)
+        types = types & others or types or set(others)
     return frozenset(types)
 
 
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def target(ref: str, root: Any) -> Any:
+    """What a reference inside a schema points at; None when it is not there."""
+    for key in ref.removeprefix("#").strip("/").split("/"):
+        key = key.replace("~1", "/").replace("~0", "~")
+        root = root.get(key) if isinstance(root, Mapping) else None
+    return root
+
+
 def value_types(schema: Any) -> frozenset[str]:
-    """The JSON types by which `coerce` reads a text; none where the schema does not tell."""
+    """The JSON types by which `coerce` reads a text.
+
+    >>> sorted(value_types({"anyOf": [{"type": "string"}, {"const": None}]}))
+    ['null', 'string']
+    """
     return _types(schema)
+
+
+def property_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The schema of one property of an object, standing alone: with what its references need."""
+    properties = schema.get("properties")
+    part = properties.get(name) if isinstance(properties, Mapping) else None
+    shared = {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}
+    return {**shared, **part} if isinstance(part, Mapping) else shared
 
 
 def loads_or(value: str) -> Any:
@@ -165,7 +212,10 @@ class Parameters:
     """Arguments that arrive key by key, as JSON text that grows."""
 
     def __init__(self, name: str, tools: Tools) -> None:
-        self.schemas = tools.get(name, {}).get("properties", {})
+        schema = tools.get(name, {})
+        names = schema.get("properties")
+        names = names if isinstance(names, Mapping) else {}
+        self.schemas = {key: property_schema(schema, key) for key in names}
         self.text = ""
         self._keys: set[str] = set()
 
