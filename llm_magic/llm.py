@@ -18,6 +18,7 @@ from .chat.stream import Stream, drained, interruptible
 from .errors import Interrupted, RequestError
 from .events import CallDelta, Delta, Message, Piece, Sampling, Token
 from .provider import Prompt, Provider, RenderedPrompt, Request, require
+from .sampling import FIELDS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,11 +149,22 @@ class LLM:
     def _with_defaults(
         self, prompt: Prompt, default: Sampling | None, options: Mapping[str, Any]
     ) -> Request:
-        """default None: the model's own for chats."""
+        """default None: the model's own for chats.
+
+        The penalties of the model keep long answers from repeating themselves. They also keep an
+        answer from repeating the prompt, so they do not hold where the most likely token or a
+        constraint is asked for.
+        """
         if isinstance(words := options.get("given"), str):
             options = {**options, "given": self._words(words)}
-        own = self.provider.defaults.over(CHAT) if default is None else default
-        return build_request(prompt, own, options)
+        if default is not None:
+            return build_request(prompt, default, options)
+        request = build_request(prompt, self.provider.defaults.over(CHAT), options)
+        if not request.sampling.greedy and request.constraint is None:
+            return request
+        penalties = (field.name for field in FIELDS.values() if field.group == "penalty")
+        unset = {name: None for name in penalties if options.get(name) is None}
+        return replace(request, sampling=replace(request.sampling, **unset))
 
     def _words(self, text: str) -> tuple[Token, ...]:
         """A text that an answer begins with, as tokens."""

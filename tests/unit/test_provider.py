@@ -98,6 +98,15 @@ def test_settings_of_the_model_hold_for_chats_until_others_are_asked_for() -> No
     assert llm.complete("x").sampling == Sampling(temperature=0.0, max_tokens=256)
 
 
+def test_penalties_of_the_model_do_not_keep_an_answer_from_repeating_the_prompt() -> None:
+    script = Scripted(lambda request: "1818")
+    script.defaults = Sampling(temperature=0.2, repeat_penalty=1.1)
+    llm = LLM(script)
+    assert llm.chat("In 1818?", temperature=0).sampling == Sampling(temperature=0, max_tokens=256)
+    assert llm.chat("In 1818?", regex="[0-9]+").sampling.repeat_penalty is None
+    assert llm.chat("x", temperature=0, repeat_penalty=1.3).sampling.repeat_penalty == 1.3
+
+
 def test_a_branch_asks_for_the_rendered_prompt_and_the_given_tokens() -> None:
     llm = LLM(Scripted(["One two three.", " more"]))
     reply = llm.chat("Count.", logprobs=3)
