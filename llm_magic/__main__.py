@@ -1,7 +1,7 @@
 """`python -m llm_magic`: demo, fetch, models, bench, chat.
 
-Comes in: a command line. Goes out: text on stdout and an exit status; errors of the package are one
-line on stderr, status 1. Every import that costs time happens inside the command that needs it.
+An error of the package is one line on stderr, and the exit status is 1. Imports that take time are
+made inside the command that needs them.
 """
 
 import argparse
@@ -207,16 +207,16 @@ def _bar(name: str) -> Callable[..., Any]:
 
 # ----------------------------------------------------------------------------- chat
 
-_CHAT = """/undo        forget the last question and its answer
-/retry       answer the last question once more
-/reset       forget everything but the system prompt
-/save FILE   write the conversation as JSON in OpenAI's form
-/load FILE   go on from such a file
-/help        this list; Ctrl-C stops an answer, Ctrl-D ends the chat"""
+_CHAT = """/undo        remove the last question and its answer
+/retry       answer the last question again
+/reset       clear the conversation; the system prompt stays
+/save FILE   save the conversation as JSON in OpenAI's format
+/load FILE   continue a saved conversation
+/help        show this list; Ctrl-C stops an answer, Ctrl-D ends the chat"""
 
 
 def _chat(options: argparse.Namespace) -> int:
-    """A conversation until end of file. Ctrl-C stops an answer; what was said of it stays in."""
+    """Chat until end of file. Ctrl-C stops an answer; its text so far stays in the conversation."""
     from . import Conversation, load
 
     settings = {"max_tokens": options.max_tokens, "temperature": options.temperature}
@@ -232,7 +232,7 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _ask() -> str | None:
-    """The next line that says something; None at end of file. No prompt where nobody types."""
+    """The next line that is not blank; None at end of file. No prompt if stdin is no terminal."""
     while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
@@ -243,15 +243,15 @@ def _ask() -> str | None:
 
 
 def _say(talk: "Conversation", line: str) -> None:
-    """A question, or one of the commands; another line that begins with / is a question too."""
+    """Run a command or ask a question. An unknown word that begins with / is a question."""
     command, _, rest = line.strip().partition(" ")
     match command, rest.strip():
         case "/undo", "":
             gone = talk.undo()
-            print(f"forgotten: {shorten(gone.question.text, 60)}\n" if gone else "nothing left\n")
+            print(f"Removed: {_one_line(gone.question.text)}\n" if gone else "Nothing to undo.\n")
         case "/reset", "":
             talk.reset()
-            print("forgotten\n")
+            print("Conversation cleared.\n")
         case "/retry", "":
             _answer(talk.regenerate())
         case "/save", str(name) if name:
@@ -264,9 +264,19 @@ def _say(talk: "Conversation", line: str) -> None:
             _answer(talk.send(line))
 
 
+def _one_line(text: str) -> str:
+    from .utf8 import for_terminal
+
+    return for_terminal(shorten(text, 60))
+
+
 def _answer(stream: "Stream") -> None:
-    """Print an answer while it comes, its reasoning dimmed; then a blank line."""
+    """Print an answer while it streams, reasoning dimmed, and a blank line after it.
+
+    Control characters of the answer are shown, not sent to the terminal.
+    """
     from .events import Delta
+    from .utf8 import for_terminal
 
     dim, plain = ("\x1b[2m", "\x1b[22m") if sys.stdout.isatty() else ("", "")
     kind, said = "answer", False
@@ -280,7 +290,7 @@ def _answer(stream: "Stream") -> None:
                         kind = event.kind
                         print(dim if kind == "reasoning" else f"{plain}\n\n", end="")
                     said = said or kind == "answer"
-                    print(event.text, end="", flush=True)
+                    print(for_terminal(event.text), end="", flush=True)
                 break
             except KeyboardInterrupt:
                 stream.cancel("interrupted")  # and drain: the stream still ends with Finish
@@ -295,7 +305,7 @@ def _save(talk: "Conversation", path: Path) -> None:
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise LLMError(f"cannot write {path}: {error.strerror}") from None
-    print(f"{len(talk.messages)} messages are in {path}\n")
+    print(f"Saved {len(talk.messages)} messages to {path}\n")
 
 
 def _load(talk: "Conversation", path: Path) -> None:
@@ -306,7 +316,7 @@ def _load(talk: "Conversation", path: Path) -> None:
     if not isinstance(messages, list):
         raise LLMError(f"{path} holds no messages: a list of {{'role': ..., 'content': ...}}")
     talk.load(messages)
-    print(f"{len(talk.messages)} messages from {path}\n")
+    print(f"Loaded {len(talk.messages)} messages from {path}\n")
 
 
 if __name__ == "__main__":

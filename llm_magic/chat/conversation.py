@@ -1,7 +1,7 @@
-"""A conversation: a history, a model that answers, tools that it may call.
+"""A conversation with a model: its history, the model that answers, the tools that it may call.
 
-Comes in: what a person says. Goes out: one Stream per turn, and a history that always consists of
-whole exchanges. It must not know notebooks, nor how a model generates.
+`Conversation.send` returns one Stream for each turn. The history holds whole exchanges only: a
+question with everything that answers it.
 """
 
 import itertools
@@ -45,15 +45,32 @@ class Exchange:
 
 
 class Conversation:
-    """Talk to a model over many turns: `chat = Conversation(llm); chat.ask("Hello")`.
+    """A conversation with a model over many turns.
 
-    llm: who answers. system: the system prompt. tools: functions that it may call, see
-    `llm_magic.tool`; they run here, between two rounds of the model. max_steps: rounds of calls in
-    one turn; then it must answer. approve: asked before each call, with the ToolCall and its parsed
-    arguments; it returns True, False, a text (refused, with the reason) or a dict (other
-    arguments). timeout: seconds for one call. options: of every turn, as for `LLM.chat`.
+    One turn at a time; all other methods may be called from any thread.
 
-    One turn at a time; everything else may be called from any thread.
+    Args:
+        llm: The model that answers.
+        system: The system prompt.
+        tools: Functions that the model may call, see `llm_magic.tool`. They run in this process,
+            between two rounds of the model.
+        max_steps: Rounds of calls in one turn; then the model must answer in words.
+        approve: Asked before each call, with the ToolCall and its parsed arguments. True runs the
+            call, a dict runs it with these arguments, everything else refuses it (a text is the
+            reason).
+        timeout: Seconds for one call.
+        options: Options of every turn, as for `LLM.chat`.
+
+    Raises:
+        RequestError: A tool has no function.
+
+    >>> from llm_magic.llm import LLM
+    >>> from llm_magic.providers.scripted import Scripted
+    >>> chat = Conversation(LLM(Scripted(["Hello, Ada."])))
+    >>> chat.ask("I am Ada.").text
+    'Hello, Ada.'
+    >>> [message.role for message in chat.messages]
+    ['user', 'assistant']
     """
 
     def __init__(

@@ -1,10 +1,8 @@
-"""Exchanges of a conversation: cut a history where it may be cut.
+"""Exchanges of a history, and histories in OpenAI's form.
 
-Comes in: messages. Goes out: fewer messages, or the same in another form. It must not know tokens,
-templates or streams.
-
-An exchange is a user turn and all that answers it: assistant turns, tool calls and their results.
-Cutting inside one would leave a call without its result, or an answer without its question.
+An exchange is a user message and all that answers it: assistant messages, tool calls and their
+results. A history is shortened between exchanges only; a cut inside one would leave a call without
+its result, or an answer without its question.
 """
 
 from collections.abc import Sequence
@@ -28,15 +26,25 @@ def exchanges(messages: Sequence[Message]) -> tuple[tuple[Message, ...], list[li
 
 
 def shortened(messages: Sequence[Message], n: int) -> tuple[Message, ...]:
-    """The messages without their oldest `n` exchanges; the last one always stays."""
+    """The messages without their oldest `n` exchanges; the last exchange always stays.
+
+    >>> history = [Message("user", "1"), Message("assistant", "a"), Message("user", "2")]
+    >>> [m.text for m in shortened(history, 1)]
+    ['2']
+    """
     system, groups = exchanges(messages)
     n = min(n, len(groups) - 1)
     return (*system, *(m for group in groups[n:] for m in group))
 
 
 def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as plain JSON in OpenAI's form; reasoning as `reasoning_content`, which others
-    ignore. `events.as_messages` reads it back."""
+    """Messages as plain JSON in OpenAI's form; `events.as_messages` reads it back.
+
+    Reasoning is `reasoning_content`, which other programs ignore.
+
+    >>> to_openai([Message("user", "Hello")])
+    [{'role': 'user', 'content': 'Hello'}]
+    """
     return [_entry(message) for message in messages]
 
 

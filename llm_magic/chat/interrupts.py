@@ -1,11 +1,9 @@
-"""Ctrl-C (or the stop button) on the main thread, put off to where it does no harm.
+"""Deferred handling of Ctrl-C (or the stop button) on the main thread.
 
-Comes in: what an interrupt shall do. Goes out: context managers. It must not know streams.
-
-Python raises KeyboardInterrupt between any two of its instructions. While an event is on its way
-from the engine's queue through router and fold to whoever shows it, that loses the event: a hole in
-the reply, or an end that never comes. So while a stream is read the first interrupt raises nothing;
-it cancels, and the reader learns of it when the stream has ended. A second one raises at once.
+Python raises KeyboardInterrupt between any two instructions. Raised while an event is on its way
+from the engine's queue to the display, it loses that event: the reply has a hole, or its end never
+comes. Therefore, while a stream is read, the first interrupt raises nothing: it cancels the stream,
+and the reader raises `Interrupted` at the stream's end. A second interrupt raises at once.
 """
 
 import _thread

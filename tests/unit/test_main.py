@@ -167,7 +167,7 @@ def test_commands_of_the_terminal_chat(monkeypatch, capsys, tmp_path):
         "first", "one", "second", "zwei", "third",
     ]  # fmt: skip
     out = capsys.readouterr().out
-    for words in ("forgotten: second", "nothing left", "5 messages", "/save FILE"):
+    for words in ("Removed: second", "Nothing to undo.", "5 messages", "/save FILE"):
         assert words in out
 
 
@@ -187,6 +187,18 @@ def test_an_error_in_the_terminal_chat_is_one_line(monkeypatch, capsys, tmp_path
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     assert front.main(["chat"]) == 0
     assert "/save FILE" in capsys.readouterr().out
+
+
+def test_control_characters_of_an_answer_do_not_reach_the_terminal(monkeypatch, capsys):
+    """F223."""
+    _playing(monkeypatch, "a\x1b[2Jb\x1b]0;t\x07c\x1b]52;c;aGk=\x07", "next")
+    _typing(monkeypatch, "hello\x1b[2J", "/undo", "again")
+    assert front.main(["chat"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "a␛[2Jb␛]0;t␇c␛]52;c;aGk=␇" in out
+    assert "Removed: hello␛[2J" in out
 
 
 def test_reasoning_in_the_terminal_chat_is_dim_or_left_out(monkeypatch, capsys):

@@ -15,7 +15,6 @@ from llm_magic.chat.parsing.syntax import (
     detect_reasoning,
     detect_syntax,
     new_call_id,
-    syntax_named,
     write_call,
 )
 from llm_magic.events import Delta, ToolCall, ToolSpec
@@ -662,10 +661,7 @@ def test_stop_strings_reach_an_answer_in_json():
 # ----------------------------------------------------------------------------- finding the row
 
 
-def test_LAI50_by_name():
-    assert syntax_named("hermes") is SYNTAXES["hermes"]
-    assert syntax_named("no such thing") is None
-    assert syntax_named(None) is None
+def test_LAI50_without_a_syntax_text_passes_unchanged():
     outcome = all_chunkings(ROWS["hermes"], syntax=None, tools=TOOLS)
     assert outcome.content == ROWS["hermes"]
 

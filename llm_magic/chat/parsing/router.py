@@ -1,20 +1,20 @@
-"""From tokens to deltas: UTF-8, stop strings, reasoning, tool calls.
+"""Tokens to deltas: UTF-8, stop strings, reasoning and tool calls.
 
-What comes in: `Token`s with bytes, one at a time. What goes out: `Delta`, `CallDelta`, `CallDone`
-events that carry every kept token exactly once, in order. It must not know engines or displays.
+A `Router` takes the `Token`s of one generation and gives `Delta`, `CallDelta` and `CallDone`
+events, which carry every kept token exactly once and in order.
 
-Text is held back only while it may still become a tag or a stop string. Nothing is lost: what is
-neither text of an event nor a call is markup, a matched stop string, or blank lines beside markup
-(one line break remains where answer text goes on behind a call). A call that cannot be read comes
-out as answer text, in its place; so a `CallDelta` is a preview until its `CallDone`, and one that
-carries an id begins the call of that index anew.
+Text is held back only while it may still become a tag or a stop string. No text is lost: what is
+not in an event is markup, a matched stop string, or blank lines beside markup (one line break stays
+where answer text continues after a call). A call that cannot be read becomes answer text in its
+place. A `CallDelta` is therefore a preview until its `CallDone`; a `CallDelta` with an id starts
+the call of that index again.
 
-Positions: text is counted in characters since the start of the output. A token is queued with the
-position of the first character that has a byte of it and the position after its last one; it rides
-on the event that brings the text up to there. Tokens of markup ride on the next event.
+Positions are counted in characters since the start of the output. A token is queued with the
+position of the first character that has one of its bytes, and the position after the last one. It
+is attached to the event that brings the text up to there; tokens of markup to the next event.
 
-Stop strings are looked for in answer text alone (and in reasoning, when asked); the blank lines
-that markup swallows and the text of unreadable calls do not count.
+Stop strings match in answer text only (and in reasoning, on request), not in the blank lines that
+markup removes, nor in the text of calls that could not be read.
 """
 
 import codecs
@@ -500,7 +500,13 @@ def parse(
     reasoning: ReasoningTags | None = None,
     in_reasoning: bool = False,
 ) -> tuple[Delta | ToolCall, ...]:
-    """A whole output as texts and calls in order; the same path as a stream's."""
+    """The texts and calls of a whole output, in order, as a stream would give them.
+
+    >>> from .syntax import SYNTAXES
+    >>> parts = parse('<tool_call>{"name": "f", "arguments": {}}</tool_call>', SYNTAXES["hermes"])
+    >>> parts[0].name, parts[0].arguments
+    ('f', '{}')
+    """
     router = Router((), reasoning, in_reasoning, syntax, tools, calls_without_tools=True)
     token = Token(None, text.encode("utf-8", "replace"), None, None)
     events = router.push(token) + router.finish("stop")[0]

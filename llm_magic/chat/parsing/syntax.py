@@ -1,10 +1,10 @@
-"""Markup that models write around reasoning and tool calls: a table, and how to find the right row.
+"""Markup of reasoning and tool calls: one table row per syntax, and detection from a chat template.
 
-What comes in: a chat template (to find out which markup a model uses), or generated text. What goes
-out: `ReasoningTags` and `Syntax` values, calls and the text around them. It must not know tokens,
-engines or streams: chat/router.py applies the same rows to a stream, with the same result.
+`SYNTAXES` and `REASONING` hold the rows. parsing/router.py applies them to a stream.
 
-To add a syntax: a reader in markup/tags.py, a row in SYNTAXES, a mark in _MARKS, a test row.
+To add a tool syntax, add a row to `SYNTAXES`. If no present reader fits, add one to parsing/markup.
+Add a mark to `_MARKS` if chat templates show the syntax. tests/unit/test_syntax.py has a transcript
+of each row and cuts it in every way.
 """
 
 import re
@@ -175,16 +175,16 @@ _FAMILIES: tuple[tuple[str, str], ...] = (
 )
 
 
-def syntax_named(name: str | None) -> Syntax | None:
-    """The syntax of that name; None for an unknown one or none: text then passes unchanged."""
-    return SYNTAXES.get(name or "")
-
-
 def detect_syntax(template: str | None, family: str = "") -> Syntax:
     """The syntax that a chat template asks its model for, or that a model family uses.
 
-    A template that gives tools to its model without any known mark means calls as bare JSON. With
-    nothing known it is "hermes": chat/template.py then tells the model to use that form.
+    A template that lists tools without a known mark means calls as bare JSON. Without any hint the
+    syntax is "hermes", and the prompt tells the model to use that form.
+
+    >>> detect_syntax("{% for tool in tools %}... [TOOL_CALLS]").name
+    'mistral'
+    >>> detect_syntax(None, family="qwen2").name
+    'hermes'
     """
     template = template or ""
     for mark, name in _MARKS:
@@ -199,7 +199,11 @@ def detect_syntax(template: str | None, family: str = "") -> Syntax:
 
 
 def detect_reasoning(template: str | None) -> ReasoningTags | None:
-    """The reasoning tags that a chat template names, or None."""
+    """The reasoning tags that a chat template names, or None.
+
+    >>> detect_reasoning("... <think> ...").close
+    '</think>'
+    """
     if template is None:
         return None
     if "<|channel|>" in template:

@@ -22,6 +22,7 @@ from llm_magic.chat.stream import interruptible
 from llm_magic.errors import Interrupted, LLMError
 from llm_magic.events import CallDelta, CallDone, Delta, Event, Prefill, Progress, Queued, ToolDone
 from llm_magic.provider import Stream
+from llm_magic.utf8 import for_terminal
 
 from ..views import html, mime, progress, summary, tooltrace
 from ..widgets.shared.jupyter import UpdatableOutput
@@ -263,7 +264,7 @@ class TextScreen:
     def event(self, event: Event) -> None:
         match event:
             case Delta("answer", text):
-                self._write(text)
+                self._write(for_terminal(text))
             case Queued() | Progress() | Prefill() as work:
                 self._status(progress.plain(progress.work(work)))
             case Delta("reasoning"):

@@ -1,6 +1,7 @@
-"""Calls written as JSON, read character by character.
+"""Readers of calls that are written as JSON.
 
-What comes in: a tape. What goes out: pieces of calls; raw argument text exactly as it was written.
+They read a tape character by character and give pieces of calls. Argument text is kept exactly as
+the model wrote it.
 """
 
 import re

@@ -1,7 +1,6 @@
-"""Calls written as Python.
+"""Readers of calls that are written as Python.
 
-What comes in: a tape. What goes out: the calls, arguments as JSON. Nothing is evaluated: the syntax
-tree may hold calls of literals only.
+Arguments are given as JSON. Nothing is evaluated: the syntax tree may hold only calls of literals.
 """
 
 import ast
@@ -32,7 +31,6 @@ from .tape import (
 from .values import dumps, paired
 
 _IDENTIFIER = re.compile(r"[\w.]+")
-_QUOTE = re.compile(r"\"\"\"|'''|\"|'")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 

@@ -1,11 +1,11 @@
-"""Readers of call markup, one per family of syntaxes.
+"""Readers of call markup, one for each family of syntaxes.
 
-What comes in: a `Tape`, its position behind the opening tag, and that tag ("" where the answer's
-first character announced a call). What goes out: a generator of `Begin`, `Args`, `Text` and `Done`
-pieces, each as soon as it is certain, and None when it needs more text. `NotACall` says that the
-text from the tag to `tape.pos` is ordinary text.
+A reader starts behind the opening tag, which it is told ("" where the first character of the answer
+announced a call). It yields `Begin`, `Args`, `Text` and `Done` pieces as soon as each is certain,
+and None when it needs more text. It raises `NotACall` if the text from the tag to `tape.pos` is
+ordinary text.
 
-A reader keeps no index across a `Done`: whoever drives it may then drop the text before `tape.pos`.
+A reader keeps no index across a `Done`: the router may then drop the text before `tape.pos`.
 """
 
 import re

@@ -1,9 +1,8 @@
-"""Text that arrives in pieces, and the ways to wait for more of it.
+"""Text that arrives in pieces, and generators that wait for more of it.
 
-What comes in: a `Tape` that somebody fills. What goes out: generators that `yield` while what they
-look for may still come and that return it once it is certain. Every decision depends on the
-characters alone, never on how they were cut; an ended tape never makes a reader wait. It must not
-know tokens.
+Each generator yields while what it looks for may still come, and returns it once it is certain. Its
+decisions depend on the characters only, not on how the text was cut. An ended tape never makes a
+reader wait.
 """
 
 import re

@@ -1,7 +1,6 @@
-"""Values of arguments: from the texts that models write to Python and to JSON.
+"""Argument values: from the text that a model writes to Python values and JSON text.
 
-What comes in: JSON text, or a parameter's text and its JSON schema. What goes out: Python values,
-and arguments as JSON text. It must not know how the texts were marked up.
+`coerce` reads a parameter's text by its JSON schema. How the text was marked up does not matter.
 """
 
 import ast
@@ -59,9 +58,14 @@ def unwrapped(value: str) -> str:
 
 
 def coerce(value: str, schema: Any) -> Any:
-    """The value that a parameter's text means under its schema; the text itself if it means none.
+    """The value of a parameter's text under its JSON schema; the text itself if it fits no type.
 
-    With no type in the schema: JSON if it is JSON, else text.
+    Without a type in the schema: JSON if the text is JSON, else the text.
+
+    >>> coerce("3", {"type": "integer"}), coerce("3", {"type": "string"}), coerce("three", {})
+    (3, '3', 'three')
+    >>> coerce("['a', True]", {"type": "array"})
+    ['a', True]
     """
     types = _types(schema)
     if not types:
