@@ -1,17 +1,21 @@
-"""The reference of the magics (docs/reference/magics.md), made from what the magics parse.
+"""The reference of the magics (docs/reference/magics.md), made from their tables.
 
-Options come from the parser of `%%llm`, commands from `COMMANDS`, settings from the traits of the
+Options come from the table `OPTIONS`, commands from `COMMANDS`, settings from the traits of the
 magics class. docs/tree.py writes the page.
 """
 
-import argparse
-
 from llm_magic.ui.magics.cell import LLMMagics
 from llm_magic.ui.magics.commands import COMMANDS
+from llm_magic.ui.options import GROUPS, OPTIONS, Option
+
+WHERE = (
+    "Where an option works: on a cell, in `%llm compare`, in a chat (`%llm chat`, and the settings "
+    "of the widget), for a branch of the live view."
+)
 
 HEAD = """# Magics
 
-Made from what the magics parse, by `docs/tree.py`. Inside a notebook `%%llm?` shows the options,
+Made from the tables of the magics by `docs/tree.py`. Inside a notebook `%%llm?` shows the options,
 and `--help` works behind every command.
 
 `%load_ext llm_magic` makes both magics available: `%%llm [options]` answers the text of its cell,
@@ -25,34 +29,25 @@ def page() -> str:
 
 
 def options() -> list[str]:
-    lines = ["## Options of a cell", ""]
-    groups: dict[str, list[argparse.Action]] = {}
-    for group in LLMMagics.cell.parser._action_groups:
-        shown = [a for a in group._group_actions if a.option_strings and a.dest != "help"]
-        if shown:
-            groups.setdefault(str(group.title), []).extend(shown)
-    for title, actions in groups.items():
-        lines += [f"### {title}", "", *_table(actions), ""]
+    lines = ["## Options of a cell", "", WHERE, ""]
+    for group in GROUPS:
+        rows = [_row(option) for option in OPTIONS if option.group == group]
+        lines += [f"### {group}", "", "| option | meaning | where |", "| --- | --- | --- |"]
+        lines += [*rows, ""]
     return lines
 
 
-def _table(actions: list[argparse.Action]) -> list[str]:
-    rows = []
-    for action in actions:
-        names = ", ".join(f"`{_typed(action, name)}`" for name in action.option_strings)
-        text = (action.help or "").replace("%%", "%")
-        if action.choices:
-            text += f" ({', '.join(map(str, action.choices))})"
-        rows.append(f"| {names} | {_cell(text)} |")
-    return ["| option | meaning |", "| --- | --- |", *rows]
+def _row(option: Option) -> str:
+    names = ", ".join(f"`{_typed(option, flag)}`" for flag in option.flags)
+    return f"| {names} | {_cell(option.described)} | {', '.join(option.at)} |"
 
 
-def _typed(action: argparse.Action, name: str) -> str:
+def _typed(option: Option, flag: str) -> str:
     """The option as it is typed, with a word for its value."""
-    if action.nargs == 0:
-        return name
-    word = action.metavar or action.dest.upper()
-    text = f"{name} [{word}]" if action.nargs == "?" else f"{name} {word}"
+    if option.kind in ("flag", "switch"):
+        return flag
+    word = option.metavar or "|".join(option.choices) or option.name.upper()
+    text = f"{flag} [{word}]" if option.bare is not None else f"{flag} {word}"
     return text.replace("|", "\\|")
 
 
