@@ -122,9 +122,10 @@ def test_nothing_is_lost_where_the_thread_ends_while_others_hand_over() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_has_a_thread_of_its_own() -> None:
     owner = Owner()
-    owner.loop.put("hello")  # its thread sleeps between looks, or has just ended
-    owner.loop._thread = threading.Thread()  # as a child sees the parent's: not alive
-    child = os.fork()
+    owner.loop.put("hello")
+    # The worst moment: the parent's thread holds the locks, which nobody releases in the child.
+    with owner.loop._lock, owner.loop._idle._cond, owner.loop._rest._cond:
+        child = os.fork()
     if child == 0:
         owner.loop.put("more")
         os._exit(0 if owner.loop.wait(5) and owner.taken[-1] == "more" else 1)

@@ -129,7 +129,8 @@ def _cells(data: Any) -> Iterator[tuple[Any, str, list[Any]]]:
             if talk is not None or display is not None:
                 talks[display or i] = talk  # a chat that is shown twice is one
         lines = cell.get("source", "")
-        source = lines if isinstance(lines, str) else "".join(lines)
+        parts = lines if isinstance(lines, list) else [lines]
+        source = "".join(part for part in parts if isinstance(part, str))
         yield cell.get("id"), source, list(talks.values())
 
 

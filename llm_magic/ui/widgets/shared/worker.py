@@ -1,6 +1,7 @@
 """A worker thread that handles the items of its inbox one at a time."""
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -45,9 +46,13 @@ class Worker:
         self._fault = fault
         self._starts_work = begins
         self._busy = busy
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._due = 0.0
-        self._coming = 0  # items in the inbox that may begin something
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._coming = 0  # items in the inbox that may start work
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -55,9 +60,15 @@ class Worker:
         self._rest = threading.Event()
         self._rest.set()
 
+    def _check_process(self) -> None:
+        """After a fork the thread belongs to the parent, and may have held any of the locks."""
+        if self._process != os.getpid():
+            self._reset()
+
     @property
     def idle(self) -> bool:
         """Whether no work continues and no waiting item may start some."""
+        self._check_process()
         return self._idle.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -66,18 +77,19 @@ class Worker:
         Returns:
             False when `timeout` seconds were not enough.
         """
+        self._check_process()
         return self._rest.wait(timeout)
 
     def put(self, item: Any) -> None:
         """Add an item to the inbox. Returns at once."""
+        self._check_process()
         with self._lock:
             if self._starts_work(item):
                 self._coming += 1
                 self._idle.clear()
             self._rest.clear()
             self._inbox.put(item)
-            # After a fork the parent's thread is none of this process.
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
