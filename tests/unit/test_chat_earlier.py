@@ -307,7 +307,7 @@ def test_the_model_that_was_chosen_on_the_page_is_not_saved() -> None:
 
 def test_settings_of_another_release_are_left_out() -> None:
     controller, host = chat(["a"])
-    settings = {"temperature": 99, "top_k": 5, "new": 1, "model": "x", "system": ["no"]}
+    settings = {"temperature": -1, "top_k": 5, "new": 1, "model": "x", "system": ["no"]}
     controller.load({**talk("hi"), "settings": settings})
     until(lambda: len(controller.messages) == 2 and bool(host.values))
     assert host.values == {"top_k": 5}
