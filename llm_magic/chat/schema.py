@@ -1,8 +1,7 @@
 """Python types and JSON: a type's JSON schema, and JSON text back as values of that type.
 
-Comes in: type hints (builtins, Literal, unions, enums, dataclasses, TypedDicts, NamedTuples,
-pydantic models, Annotated), JSON schemas, JSON texts. Goes out: JSON schemas (draft 2020-12) and
-Python values. It must not know tokens, models or tools.
+Types are builtins, Literal, unions, enums, dataclasses, TypedDicts, NamedTuples, pydantic models
+and Annotated. Their schemas are of draft 2020-12.
 """
 
 import collections.abc

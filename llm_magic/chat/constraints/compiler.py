@@ -1,10 +1,10 @@
 """Constraints as token masks: JSON schema, regex, choices, grammar -> Guide (by llguidance).
 
-Comes in: a Constraint (data) and a vocabulary (bytes of every token). Goes out: a Guide that the
-sampler asks for a mask before each token. It must not know engines, templates or notebooks.
+A Constraint and a vocabulary (the bytes of every token) become a Guide, which the sampler asks for
+a mask before each token.
 
-llguidance never raises: in its error state it allows only the end token, so a wrong schema would
-quietly give empty output. Here every step is checked, and a constraint that cannot be used is a
+llguidance does not raise errors: in its error state it allows only the end token, so a wrong schema
+would give empty output. Every step is checked here, and a constraint that cannot be used is a
 SchemaError before anything is generated.
 """
 

@@ -1,8 +1,5 @@
 """Grammars in GBNF (llama.cpp's form) as Lark grammars.
 
-Comes in: the text of a grammar in either form. Goes out: Lark text as llguidance reads it. It must
-not know tokens.
-
 llguidance reads a text in lexemes, and a lexeme takes as much as it can: behind `[ \\n]*` no "\\n"
 can come any more. In GBNF it can. So rules that are not recursive become lexemes (one regular
 expression each, with cheap masks) only where this makes no difference: where no lexeme can go on

@@ -1,7 +1,7 @@
 """Guides that look at the text themselves: reasoning first, and no calls.
 
-Comes in: a vocabulary, tags, the guide of what is bound. Goes out: masks. It must not know how
-constraints are compiled.
+`Late` lets a model reason freely before its constrained answer; `NoCalls` keeps an answer from
+becoming a tool call.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,8 +1,5 @@
 """Grammars of tool calls: the form that a model uses for them, with arguments held to the schema.
 
-Comes in: a syntax, tools, texts of control tokens. Goes out: Lark text for llguidance. It must not
-know tokens beyond the ids of control tokens.
-
 A syntax whose arguments are no JSON and no tagged values (functiongemma, gemma4, dsml, minimax) has
 no form here: calls are then written, and read, in the form of "hermes".
 """

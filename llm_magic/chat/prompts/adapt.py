@@ -1,8 +1,7 @@
 """Conversations reshaped for chat templates that cannot render them as they are.
 
-What comes in: messages. What goes out: other messages that say the same with less: no system role,
-no tool role, no two turns of one role in a row. It must not know templates: chat/template.py finds
-out by a probe what a template lacks.
+Some templates have no system role, no tool role, or refuse two turns of one role in a row. The
+functions here rewrite messages without these; template.py finds out by a probe which are needed.
 """
 
 import json

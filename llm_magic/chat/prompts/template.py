@@ -1,14 +1,11 @@
 """From messages to the prompt that a model was trained on.
 
-What comes in: a model's chat template (or none), its special strings, messages, tools. What goes
-out: `Rendered` text. It must not know token ids.
-
 Text of messages, tools and documents is data: where it spells a control token, a mark (a character
 that occurs nowhere in it) is put behind the spelling's first character, so that a tokenizer that
 splits at control strings does not see one. `Rendered.mark` names the mark; `Rendered.plain` is the
 text without it.
 
-What a template cannot render is reshaped (chat/adapt.py), which is decided by rendering a probe,
+What a template cannot render is reshaped (adapt.py), which is decided by rendering a probe,
 once, when a conversation first needs to know.
 """
 

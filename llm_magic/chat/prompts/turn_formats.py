@@ -1,7 +1,6 @@
 """Turn formats for chat models that come without a template.
 
-What comes in: messages as dictionaries of role and content. What goes out: text. Which format a
-model uses is told by the name of its pre-tokenizer.
+The name of the pre-tokenizer tells which format a model uses.
 """
 
 from collections.abc import Mapping, Sequence

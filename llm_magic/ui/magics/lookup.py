@@ -16,6 +16,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from llm_magic.chat.constraints import kinds
 from llm_magic.chat.tools.definition import Tool, as_tool, as_tools, tool
 from llm_magic.errors import LLMError, named
 from llm_magic.events import ToolSpec
@@ -97,7 +98,7 @@ def offered(names: Names) -> Iterator[tuple[str, Tool | LLMError]]:
 
 def constraint(names: Names, given: argparse.Namespace) -> dict[str, Any]:
     """What binds the answer, as the one keyword option of `LLM.stream` that says it (or none)."""
-    asked = [o for o in ("schema", "regex", "choices", "grammar") if getattr(given, o) is not None]
+    asked = [o for o in kinds.names() if getattr(given, o, None) is not None]
     if len(asked) > 1:
         both = " and ".join(f"--{o}" for o in asked)
         raise UsageError(f"{both} cannot be used together; choose one")
@@ -111,8 +112,8 @@ def constraint(names: Names, given: argparse.Namespace) -> dict[str, Any]:
             return {"choices": _choices(names, text)}
         case "grammar":
             return {"grammar": _grammar(names, text)}
-        case _:
-            return {"regex": text}
+        case name:
+            return {name: text}
 
 
 def _schema(names: Names, text: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
+from llm_magic.chat.constraints import kinds
 from llm_magic.chat.conversation import Conversation
 from llm_magic.chat.tools.definition import Tool
 from llm_magic.events import Message
@@ -80,7 +81,7 @@ def _check(given: argparse.Namespace) -> None:
         for name, option in _CHAT_ONLY.items():
             if getattr(given, name) is not None and getattr(given, name) != _OFF.get(name):
                 raise UsageError(f"{plain} a text as it is: there is no place for {option}")
-    bound = next((o for o in ("schema", "regex", "choices", "grammar") if getattr(given, o)), None)
+    bound = next((o for o in kinds.names() if getattr(given, o, None)), None)
     if given.score and bound:
         raise UsageError(f"--score generates nothing: there is no place for --{bound}")
     if given.new and given.chat is None:

@@ -1,7 +1,7 @@
 """A JSON schema in the keywords that the grammar compiler knows.
 
-Comes in: a valid JSON schema. Goes out: a schema whose values are all valid under the first, so
-that what a grammar of it produces needs no check afterwards. It must not know tokens.
+Every value of the narrowed schema is valid under the original one, so the output of its grammar
+needs no check afterwards.
 
 llguidance compiles a part of JSON schema. What it lacks is rewritten here, with the same meaning
 where that can be said, else with a narrower one; never with a wider one. What cannot be rewritten

@@ -1,8 +1,4 @@
-"""Arrays: heads and tails, what must be contained, what must not repeat.
-
-Comes in: a part of a schema. Goes out: the same in the compiler's keywords. It must not know other
-types.
-"""
+"""Arrays: heads and tails, what must be contained, what must not repeat."""
 
 from itertools import permutations
 from typing import Any

@@ -1,8 +1,4 @@
-"""What all translations of a part of a schema share.
-
-Comes in: the part, and the work it belongs to. Goes out: its children translated, references
-followed, errors with a path. It must not know keywords.
-"""
+"""What all translations of a part of a schema share."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -1,8 +1,4 @@
-"""Opposites of JSON schemas, and schemas without the values of another.
-
-Comes in: JSON schemas. Goes out: JSON schemas. What cannot be said is None. It must not know what
-the schemas are for.
-"""
+"""Opposites of JSON schemas, and schemas without the values of another."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

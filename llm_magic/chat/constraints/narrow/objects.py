@@ -1,8 +1,4 @@
-"""Objects: which properties there may be, which there must be, and how many.
-
-Comes in: a part of a schema. Goes out: the same in the compiler's keywords. It must not know other
-types.
-"""
+"""Objects: which properties there may be, which there must be, and how many."""
 
 from collections.abc import Mapping
 from typing import Any

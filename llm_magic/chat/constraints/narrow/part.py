@@ -1,8 +1,4 @@
-"""A part of a schema: simple values, references, unions, conditions.
-
-Comes in: a part of a valid JSON schema. Goes out: the same or less in the compiler's keywords. It
-must not know the grammar compiler.
-"""
+"""A part of a schema: simple values, references, unions, conditions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +34,7 @@ class Part(Arrays, Objects):
         self.job, self.given, self.path, self.resolver = job, given, path, resolver
         in_place = IN_PLACE & given.keys()
         self.alone = alone and not in_place
-        self.whole = alone  # nothing applies from outside; something may from within
+        self.whole = alone  # no parent schema constrains this value; a sibling keyword may
         # The only thing that applies here: what is in it stands alone as well.
         meaning = KEYWORDS & given.keys()
         self.passes = alone and meaning <= {*in_place, "type"} and len(in_place) == 1

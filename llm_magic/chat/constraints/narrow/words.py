@@ -1,8 +1,4 @@
-"""The keywords of JSON schema, by what is done with them, and what is put in the place of some.
-
-Comes in: nothing. Goes out: constants, and small questions about schemas. It must not know the
-schema at work.
-"""
+"""The keywords of JSON schema, by what is done with them, and what is put in the place of some."""
 
 import re
 from collections.abc import Iterable, Sequence
