@@ -76,7 +76,7 @@ def narrowed(schema: Any, large: bool = False) -> Node:
 class Narrowing:
     """The work on one schema. defs: what references point at, once for each use (see `alone`).
 
-    `alone`: nothing else applies to the same value, so that closing an object hides nothing.
+    `alone`: no other schema constrains the same value, so closing an object hides nothing.
     """
 
     def __init__(self, root: Mapping[str, Any], large: bool) -> None:

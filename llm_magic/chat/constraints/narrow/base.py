@@ -29,8 +29,8 @@ class Base:
     """One part under work: `given` is what is to be translated, `out` and `all_of` (more schemas of
     the same value) what it has become.
 
-    alone: nothing else applies to the same value. whole: nothing applies from outside; something
-    may from within. passes: one thing only applies here, and what is in it stands alone as well.
+    alone: no other schema constrains the same value. whole: no parent schema constrains it; a
+    sibling keyword may. passes: the part holds one schema only, which then stands alone too.
     """
 
     job: Work
