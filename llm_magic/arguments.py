@@ -14,6 +14,7 @@ from .errors import LLMError, RequestError, named
 from .events import Message, Sampling, Token, ToolSpec, as_messages
 from .provider import Prompt, RenderedPrompt, Request
 from .sampling import FIELDS, read, scalar
+from .utf8 import whole
 
 PromptLike = str | Sequence[int] | Sequence[Message | Mapping[str, Any]] | RenderedPrompt
 
@@ -104,7 +105,7 @@ def _flag(name: str, value: object) -> bool:
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise RequestError(f"{name} is {shown(value)}; it must be a text")
-    return value
+    return whole(value)
 
 
 def _mapping(name: str, value: object) -> Mapping[str, Any]:
@@ -189,7 +190,9 @@ def as_prompt(prompt: object) -> Prompt:
     Traceback (most recent call last):
     llm_magic.errors.RequestError: prompt is None; it must be a text, token ids or messages
     """
-    if isinstance(prompt, str | RenderedPrompt):
+    if isinstance(prompt, str):
+        return whole(prompt)
+    if isinstance(prompt, RenderedPrompt):
         return prompt
     if isinstance(prompt, bytes | Mapping | Message) or not isinstance(prompt, Iterable):
         raise _no_prompt(prompt)

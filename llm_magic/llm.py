@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, overload
 
 from .arguments import PromptLike, as_chat, as_ids, as_prompt, build_request, count, shown
+from .chat.constraints import kinds
 from .chat.interrupts import immediate
 from .chat.reply import Reply
 from .chat.stream import Stream, drained, interruptible
@@ -19,6 +20,7 @@ from .errors import Interrupted, RequestError
 from .events import CallDelta, Delta, Message, Piece, Sampling, Token
 from .provider import Prompt, Provider, RenderedPrompt, Request, require
 from .sampling import FIELDS
+from .utf8 import whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,7 +171,7 @@ class LLM:
     def _words(self, text: str) -> tuple[Token, ...]:
         """A text that an answer begins with, as tokens."""
         require(self.provider, "tokenize")
-        pieces = self.provider.tokenize(text, special=False, start=False)
+        pieces = self.provider.tokenize(whole(text), special=False, start=False)
         return tuple(Token(p.id, p.bytes, None, None, forced=True) for p in pieces)
 
     def _open(self, request: Request) -> Stream:
@@ -274,7 +276,7 @@ class LLM:
         if not isinstance(text, str):
             raise RequestError(f"text is {shown(text)}; it must be a text")
         require(self.provider, "tokenize")
-        return self.provider.tokenize(text, special)
+        return self.provider.tokenize(whole(text), special)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids; control tokens are left out."""
@@ -302,6 +304,36 @@ class LLM:
         return replace(
             Reply(shown_text), tokens=tokens, kinds=("answer",) * len(tokens), model=self.model
         )
+
+    def score_choices(
+        self,
+        prompt: PromptLike,
+        choices: object,
+        *,
+        system: str | None = None,
+        **options: Any,
+    ) -> dict[str, float]:
+        """The natural log of the probability of each whole choice behind a prompt.
+
+        A choice's probability is the product of its tokens' probabilities; where one choice is the
+        beginning of another, that of an end behind it counts too. `math.exp` of these, divided by
+        their sum, are the probabilities in `Reply.choices`. They do not depend on what else runs.
+
+        Args:
+            prompt: A text, token ids or messages.
+            choices: "yes|no", a list of texts, or an Enum class of texts.
+            system: The system prompt; only with a text or messages.
+            **options: Options of the request that change the prompt, such as `tools`.
+
+        Raises:
+            RequestError: An argument is not valid.
+            UnsupportedError: The provider cannot score choices.
+        """
+        require(self.provider, "choices")
+        texts = kinds.choices(choices).options
+        read = as_prompt(prompt) if system is None else as_chat(prompt, system)
+        request = self._request(read, options)
+        return dict(zip(texts, self.provider.score_choices(request, texts), strict=True))
 
     def status(self) -> object:
         """What is loaded and how busy it is."""

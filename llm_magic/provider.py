@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Capability = Literal[
-    "complete", "chat", "given", "logprobs", "tokenize", "score", "tools", "constraint"
+    "complete", "chat", "given", "logprobs", "tokenize", "score", "choices", "tools", "constraint"
 ]
 CAPABILITIES: frozenset[Capability] = frozenset(get_args(Capability))
 
@@ -170,6 +170,9 @@ class Provider(Protocol):
 
     def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
         """Each id with its logprob and rank behind the ids before it."""
+
+    def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
+        """The natural log of each whole choice's probability behind the prompt."""
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Log-probabilities of the next token at each position, [len(ids), vocabulary]."""

@@ -88,6 +88,11 @@ class Engine:
     def closed(self) -> bool:
         return self.scheduler.closed
 
+    @property
+    def settled(self) -> bool:
+        """Whether loading is over, for better or worse."""
+        return self.scheduler.settled
+
     def loaded(self) -> Loaded:
         """The model, or NotLoadedError."""
         if self._loaded is None or self.scheduler.closed:

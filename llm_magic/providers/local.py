@@ -7,24 +7,37 @@ is loaded, not before: importing this module is cheap.
 
 import copy
 import functools
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..chat.constraints.kinds import parse as read_value
 from ..chat.exchanges import exchanges, shortened
 from ..chat.parsing.router import Router
 from ..chat.reply import Fold
 from ..chat.stream import Continued, Source, TokenStream
-from ..errors import ContextOverflowError, RequestError
-from ..events import Constraint, Delta, Message, Piece, Progress, Sampling, Token, Top
+from ..errors import ContextOverflowError, EngineError, RequestError
+from ..events import (
+    Choices,
+    Constraint,
+    Delta,
+    Finish,
+    Message,
+    Piece,
+    Progress,
+    Sampling,
+    Token,
+    Top,
+)
 from ..provider import CAPABILITIES, RenderedPrompt, Request
 from ..sampling import FIELDS
+from .choices import MAX_CHOICES, ChoiceSource, Scorer
+from .choices import check as check_choices
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +54,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CTX = 4096
 DEFAULT_SLOTS = 4
-RESOLUTION = 0.1  # seconds between looks at a load's progress
+RESOLUTION = 0.005  # seconds between looks at a load's progress
+GREEDY = Sampling(temperature=0.0)
 SEED_BITS = 32  # of a seed that is drawn: short enough to type
 TEXT_CACHE = 65536  # token texts kept as bytes
 
@@ -115,14 +129,15 @@ class Local:
         engine.start()
         seen = None
         with engine.gate.lend():
-            while True:
-                done = _wait(engine.ready, RESOLUTION)
+            settled = False
+            while not settled:
+                settled = engine.settled
                 latest = engine.progress
                 if latest is not None and latest is not seen:
                     seen = latest
                     on_progress(latest)
-                if done:
-                    break
+                if not settled:
+                    time.sleep(RESOLUTION)
         engine.ready.result()
         with self._lock:
             if self._began is not None:
@@ -320,7 +335,9 @@ class Local:
             tokens = self._prompt_tokens(prompt.ids, request.logprobs)
             first.append(Delta("answer", prompt.text, tokens))
         source: Source | None = None
-        if not given or given[-1] not in model.tokenizer.end_ids:
+        if (options := self._scored(request, syntax, prompt)) is not None:
+            source = self._choose(request, prompt.ids, options, sampling, fold)
+        elif not given or given[-1] not in model.tokenizer.end_ids:
             source = self._submit(request, (*prompt.ids, *given), sampling, guide)
         if given or source is None:
             source = Continued(request.given, source, len(prompt.ids))
@@ -330,6 +347,68 @@ class Local:
         with self._lock:
             load, self._load_seconds = self._load_seconds or 0.0, None
         return TokenStream(source, router, fold, first, request.suffix, parse, load)
+
+    def _scored(
+        self, request: Request, syntax: "Syntax | None", prompt: RenderedPrompt
+    ) -> tuple[str, ...] | None:
+        """The choices of a request that are scored as wholes; None: the guide holds to them.
+
+        What comes before an answer (reasoning, calls, given tokens) is not known beforehand.
+        """
+        constraint = request.constraint
+        if not isinstance(constraint, Choices) or len(constraint.options) > MAX_CHOICES:
+            return None
+        thinks = prompt.reasoning and (request.thinking is not False or prompt.in_reasoning)
+        if request.given or syntax is not None or thinks or not prompt.ids:
+            return None
+        return constraint.options
+
+    def _choose(
+        self,
+        request: Request,
+        prompt: tuple[int, ...],
+        options: tuple[str, ...],
+        sampling: Sampling,
+        fold: Fold,
+    ) -> ChoiceSource:
+        scorer = self._scorer(prompt, options, request.logprobs or 0)
+
+        def picked(logprobs: list[float]) -> None:
+            pairs = zip(options, logprobs, strict=True)
+            fold.choices = {text: math.exp(value) for text, value in pairs}
+
+        return ChoiceSource(scorer, self._engine.scheduler.submit, sampling, request.reuse, picked)
+
+    def _scorer(self, prompt: tuple[int, ...], options: Sequence[str], top: int) -> Scorer:
+        model = self._engine.loaded()
+        encode = model.tokenizer.encode
+        ids = [tuple(encode(text, special=False, start=False)) for text in options]
+        check_choices(options, ids)
+        most = len(prompt) + max(map(len, ids))
+        if most > model.forward.n_ctx:
+            raise ContextOverflowError(most, model.forward.n_ctx)
+        tokenizer = model.tokenizer
+        return Scorer(
+            prompt, ids, tokenizer.end_ids, tokenizer.token_bytes, model.config.n_tokens, top
+        )
+
+    def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
+        """The natural log of each whole choice's probability behind the prompt."""
+        prompt = self.render(request)
+        if not prompt.ids:
+            raise RequestError("choices cannot be scored behind an empty prompt")
+        scorer = self._scorer(prompt.ids, choices, 0)
+        submit = self._engine.scheduler.submit
+        source = ChoiceSource(scorer, submit, GREEDY, request.reuse, lambda logprobs: None)
+        try:
+            while not isinstance(item := next(source), Finish):
+                pass
+        except BaseException:
+            source.close()
+            raise
+        if item.reason != "stop":
+            raise EngineError("internal error: the scoring of choices was cancelled")
+        return [scorer.logprob(ids) for ids in scorer.choices]
 
     def _given_ids(self, request: Request) -> tuple[int, ...]:
         """The ids of the tokens that the answer begins with."""
@@ -547,14 +626,6 @@ def _with_seed(sampling: Sampling) -> Sampling:
 
 def _bytes(megabytes: int | None) -> int | None:
     return None if megabytes is None else megabytes * 1_000_000
-
-
-def _wait(future: "Future[Any]", seconds: float) -> bool:
-    try:
-        future.exception(timeout=seconds)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _template(engine: "Engine") -> "Template":

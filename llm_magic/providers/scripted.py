@@ -65,7 +65,7 @@ class Scripted:
     """
 
     # It follows no constraint, but reads the value of an answer that was written to fit one.
-    capabilities: frozenset[Capability] = CAPABILITIES - {"score"}
+    capabilities: frozenset[Capability] = CAPABILITIES - {"score", "choices"}
 
     def __init__(
         self,
@@ -140,6 +140,9 @@ class Scripted:
 
     def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
         raise UnsupportedError("score")
+
+    def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
+        raise UnsupportedError("choices")
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         raise UnsupportedError("score", "a script has no log-probabilities of given ids")

@@ -59,6 +59,9 @@ class Scheduler:
         self._model: Model | None = None
         self._slots: Slots | None = None
         self.ready: Future[Model] = Future()
+        # Whether loading is over. Written by the owner; a plain flag, since an interrupt of a
+        # thread that waits for a Future can leave the Future's lock held.
+        self.settled = False
         self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._main, name="llm_magic engine", daemon=True)
 
@@ -136,6 +139,7 @@ class Scheduler:
         self._loader = None
         if not self.ready.done():
             self.ready.set_exception(NotLoadedError("the model was unloaded"))
+        self.settled = True
 
     @property
     def closed(self) -> bool:
@@ -195,8 +199,10 @@ class Scheduler:
         except BaseException as e:
             self._closed = True
             self.ready.set_exception(e)
+            self.settled = True
             return
         self.ready.set_result(model)
+        self.settled = True
         del model
         try:
             while self._read_mailbox():
