@@ -154,8 +154,8 @@ def test_without_input_approval_means_refused_and_the_trace_says_so(running: Ker
     run = cell(running, "%%llm --tools double --approve\ncall ('double', n=4)").check()
     (record,) = reply(run).trace
     assert (record.status, record.approval, record.stdout) == ("refused", "refused", "")
-    assert "nobody could be asked, since there is no input here" in run.final["text/html"]
-    assert "nobody could be asked" in run.final["text/plain"]
+    assert "approval is needed, and this front end has no input" in run.final["text/html"]
+    assert "this front end has no input" in run.final["text/plain"]
 
 
 def _interrupted(found: Kernel, code: str, text: str, **how: Any) -> tuple[Run, float]:

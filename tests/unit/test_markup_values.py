@@ -192,6 +192,15 @@ def test_a_call_in_reasoning_that_never_closes_is_a_call(syntax):
     assert outcome.finish == "tool_calls"
 
 
+@pytest.mark.parametrize("rest", ["", " here.", ' {"name": 3} and <tool_call> again', "\n{}\n"])
+def test_reasoning_that_only_names_the_tag_stays_reasoning(rest):
+    """F242."""
+    outcome = run("<think>I use <tool_call>" + rest, "hermes", reasoning=REASONING["think"])
+    assert outcome.calls == ()
+    assert outcome.content == ""
+    assert outcome.reasoning == "I use <tool_call>" + rest
+
+
 def test_a_call_in_reasoning_that_closes_is_reasoning():
     """F242."""
     draft = as_json(body="draft")

@@ -150,6 +150,7 @@ class Router:
         self._queue: deque[tuple[int, int, Token]] = deque()
         self._events: list[RouterEvent] = []
         self._in_call = False
+        self._unreadable: DeltaKind = "answer"  # what text becomes that is no call after all
         self._fresh = True  # no visible text yet since the start or the last markup
         self._shown: set[DeltaKind] = set()
         self._gap: dict[DeltaKind, str] = {"answer": "", "reasoning": ""}  # goes before the next
@@ -265,13 +266,17 @@ class Router:
         if "reasoning" in self._shown:
             self._gap["reasoning"] = "\n\n"
         yield from self._behind_markup()
-        tag = yield from self._text("reasoning")
-        syntax = self._syntax
-        if syntax and tag in syntax.open and tag not in self._closers:
+        syntax, before = self._syntax, len(self.calls)
+        while tag := (yield from self._text("reasoning")):
+            if syntax is None or tag not in syntax.open or tag in self._closers:
+                self._tape.drop(self._tape.pos)
+                yield from self._behind_markup()
+                return
+            self._unreadable = "reasoning"
             yield from self._read_calls(syntax.read(self._tape, tag, self._tools))
-        elif tag:
-            self._tape.drop(self._tape.pos)
-            yield from self._behind_markup()
+            self._unreadable = "answer"
+            if len(self.calls) > before:
+                return
 
     def _text(self, kind: DeltaKind) -> Wait[str]:
         """Let text of this kind out up to the next tag, which is returned and read; `tape.text`
@@ -433,8 +438,8 @@ class Router:
             self._show(kind, self._tape.drop(n), self._take(self._tape.base))
 
     def _raw(self, text: str) -> None:
-        """Show text that was dropped from the tape as answer text after all."""
-        self._show("answer", text, self._take(self._tape.base))
+        """Show text that was dropped from the tape as a call, but is none."""
+        self._show(self._unreadable, text, self._take(self._tape.base))
 
     def _show(self, kind: DeltaKind, text: str, tokens: tuple[Token, ...]) -> None:
         if not text.isspace():

@@ -49,10 +49,10 @@ class Halted(Exception):
 
 
 class Halt:
-    """Ends a running tool. `set` may be called from any thread; it works once.
+    """A switch that ends a running tool. `set` may be called from any thread; it takes effect once.
 
-    A tool on the main thread is ended by what Ctrl-C sends, from under the lock: so it cannot come
-    when the tool is over.
+    A tool on the main thread is ended by SIGINT, as Ctrl-C would. The signal is sent under the
+    lock, so it cannot arrive after the tool has returned.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Halt:
             threading.Thread(target=self._insist, daemon=True).start()
 
     def _insist(self) -> None:
-        """Signal until it is heard: one that comes just before a sleep begins does not end it."""
+        """Repeat the signal until Python handles it: one that comes just before a sleep is lost."""
         while True:
             with self._lock:
                 if not self._on_main or self._struck:
@@ -92,7 +92,7 @@ class Halt:
     @contextlib.contextmanager
     def on_main(self) -> Iterator[None]:
         """Around a tool that runs on the main thread. Raises Halted where `set` ended it."""
-        # Whoever has a handler of his own is not disturbed: such a tool ends by itself.
+        # A SIGINT handler of the user's stays in place; such a tool runs to its own end.
         ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         with self._lock:
             if self._set:
@@ -119,7 +119,7 @@ class Halt:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a call came to so far."""
+    """The state of a call while it is prepared and run."""
 
     arguments: Any = None
     approval: str = "auto"
@@ -171,7 +171,7 @@ def run_call(
 def _prepared(
     call: ToolCall, tools: Sequence[Tool], approve: Approve | None, out: _Outcome
 ) -> Tool | None:
-    """The tool to run, or None when the answer is known already."""
+    """The tool to run, or None when `out` already holds the result."""
     tool = next((t for t in tools if t.name == call.name), None)
     if tool is None:
         names = ", ".join(t.name for t in tools) or "none"
@@ -197,8 +197,8 @@ def _approved(call: ToolCall, tool: Tool, approve: Approve, out: _Outcome) -> bo
         verdict = approve(call, out.arguments)
     except KeyboardInterrupt:
         raise
-    except BaseException as e:  # whoever was to decide could not: that is no approval
-        verdict = f"it could not be asked for ({named(e)})"
+    except BaseException as e:  # an approval that failed is a refusal
+        verdict = f"approval failed with {named(e)}"
     finally:  # an interrupt ends the waiting, too
         out.waited = time.perf_counter() - began
     out.approval = "approved"
@@ -256,7 +256,7 @@ def _run(
         if e.args != (_TIMED_OUT,):
             _raised(out, e)
             return
-        _refused(out, "timeout", f"{tool.name} took longer than {timeout:g} s and was given up.")
+        _refused(out, "timeout", f"{tool.name} did not finish within {timeout:g} s.")
     except Halted:
         out.status, out.error = "interrupted", "the turn was cancelled"
         out.result = "The call was interrupted."
@@ -367,7 +367,7 @@ def _as_text(value: Any) -> str:
 
 
 def _clipped(text: str, limit: int) -> str:
-    """The text, or its beginning and end with a note of how much is left out between them."""
+    """The text, or its beginning and end around a note of how many characters are missing."""
     if len(text) <= limit:
         return text
     head, tail = limit * 3 // 4, limit // 4
@@ -376,8 +376,8 @@ def _clipped(text: str, limit: int) -> str:
 
 
 class _Split:
-    """Stands for sys.stdout or sys.stderr while tools run: what their threads print goes to them,
-    everything else where it went before. In all else it is the real stream."""
+    """Replaces sys.stdout or sys.stderr while tools run: the output of a tool's thread goes to its
+    sink, all other output to the real stream."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
