@@ -77,7 +77,7 @@ class Hub:
             ModelError: The model cannot be found, fetched, read or evaluated.
         """
         self._after_fork()
-        name = _name(name or self.default)
+        name = _name(name, self.default)
         ctx, slots, threads, cache_mb = (
             None if value is None else count(what, value, 1)
             for what, value in (
@@ -164,7 +164,7 @@ class Hub:
 
     def get(self, name: str | None = None) -> LLM | None:
         """The LLM of that name if it is loaded."""
-        entry = self._named(_name(name or self.default))
+        entry = self._named(_name(name, self.default))
         return None if entry is None else entry.llm
 
     def loaded(self) -> list[LLM]:
@@ -203,8 +203,10 @@ class Hub:
             self._pid = os.getpid()
 
 
-def _name(name: object) -> str:
-    """A model's name. A path object counts as its text."""
+def _name(name: object, default: str) -> str:
+    """A model's name; None and "" are the default one. A path object counts as its text."""
+    if name is None or (isinstance(name, str) and not name):
+        return default
     if isinstance(name, os.PathLike):
         name = os.fspath(name)
     if not isinstance(name, str) or not name.strip() or "\0" in name:
