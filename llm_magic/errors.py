@@ -1,26 +1,24 @@
 """The exception tree.
 
-    LLMError                     .partial: the Reply so far, when a generation failed half way
-    ├── ModelError               a model cannot be had or used
-    │   ├── ModelNotFoundError   (FileNotFoundError) no such name, file or folder
-    │   ├── DownloadError        it could not be fetched, or its checksum is wrong
-    │   ├── GGUFError            (ValueError) the file is damaged or hostile; names field and offset
-    │   └── UnsupportedModelError  architecture, quant type or tokenizer that we do not have
-    ├── NotLoadedError           no model is loaded, or it was unloaded
-    ├── DeviceError              the tinygrad device does not exist or does not work
-    │   └── CompilerError        no C compiler was found for the CPU device
-    ├── RequestError             (ValueError) a parameter is wrong; nothing was computed
-    │   ├── ContextOverflowError .n_prompt, .n_ctx
-    │   ├── TemplateError        the chat template refused the messages; .index of the culprit
-    │   ├── SchemaError          a constraint cannot be used; .path in the schema
-    │   └── InterpolationError   an unknown name inside {{ }}
-    ├── ToolError                a tool definition cannot be used
-    ├── UnsupportedError         (NotImplementedError) this provider lacks .capability
-    └── EngineError              generation failed inside the engine; the cause is chained
+LLMError                     .partial: the Reply so far, when a generation failed half way
+├── ModelError               a model cannot be had or used
+│   ├── ModelNotFoundError   (FileNotFoundError) no such name, file or folder
+│   ├── DownloadError        it could not be fetched, or its checksum is wrong
+│   ├── GGUFError            (ValueError) the file is damaged or hostile; names field and offset
+│   └── UnsupportedModelError  architecture, quant type or tokenizer that we do not have
+├── NotLoadedError           no model is loaded, or it was unloaded
+├── DeviceError              the tinygrad device does not exist or does not work
+│   └── CompilerError        no C compiler was found for the CPU device
+├── RequestError             (ValueError) a parameter is wrong; nothing was computed
+│   ├── ContextOverflowError .n_prompt, .n_ctx
+│   ├── TemplateError        the chat template refused the messages; .index of the culprit
+│   ├── SchemaError          a constraint cannot be used; .path in the schema
+│   └── InterpolationError   an unknown name inside {{ }}
+├── ToolError                a tool definition cannot be used
+├── UnsupportedError         (NotImplementedError) this provider lacks .capability
+└── EngineError              generation failed inside the engine; the cause is chained
 
-    Interrupted (KeyboardInterrupt, not an LLMError: `except Exception` must not swallow it)
-
-Comes in: nothing. It must not know any other module of the package but utf8.
+Interrupted (KeyboardInterrupt, not an LLMError: `except Exception` must not swallow it)
 """
 
 from typing import Any
@@ -29,7 +27,11 @@ from .utf8 import whole
 
 
 def named(error: BaseException) -> str:
-    """The class of an error that may be anybody's, and its text, if it has one: that may fail."""
+    """An error of unknown origin in one line: its class, and its text if it has one.
+
+    >>> named(ValueError("no such row"))
+    'ValueError: no such row'
+    """
     try:
         text = whole(str(error)).strip()
     except KeyboardInterrupt:

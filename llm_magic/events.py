@@ -1,11 +1,8 @@
 """Values that all layers exchange: tokens, messages, sampling settings, events.
 
-What comes in: nothing; this is a leaf module. What goes out: frozen, slotted dataclasses that any
-thread may hold. It must not know about engines, templates, notebooks or any package outside the
-standard library.
-
-Texts in them are such that UTF-8 can carry: a lone surrogate, which the JSON of a provider or the
-result of a tool may hold, is U+FFFD from here on. So everything can be shown and saved.
+All of them are frozen, slotted dataclasses that any thread may hold, from the standard library
+alone. Their texts can be written as UTF-8: a lone surrogate, which JSON or the result of a tool may
+hold, becomes U+FFFD here, so everything can be shown and saved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +18,7 @@ DeltaKind = Literal["answer", "reasoning"]
 
 
 def mend(of: Any, *names: str) -> None:
-    """These fields of a frozen dataclass as UTF-8 can carry them. Only for its `__post_init__`."""
+    """Replace lone surrogates in these fields of a frozen dataclass, in its `__post_init__`."""
     for name in names:
         old = getattr(of, name)
         if (new := whole_json(old)) is not old:
@@ -336,7 +333,11 @@ Event = Queued | Progress | Prefill | Delta | CallDelta | CallDone | ToolDone | 
 def as_messages(messages: Sequence["Message | Mapping[str, Any]"]) -> tuple[Message, ...]:
     """Message objects from a mix of Message and OpenAI-style dicts.
 
-    Raises ValueError naming the index of the first entry that is not a message.
+    Raises:
+        ValueError: An entry is not a message; the text names its index.
+
+    >>> as_messages([{"role": "user", "content": "Hello"}])[0].text
+    'Hello'
     """
     return tuple(_as_message(i, m) for i, m in enumerate(messages))
 

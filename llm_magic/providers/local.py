@@ -1,8 +1,7 @@
-"""A Provider over the engine in this process.
+"""The provider over the engine in this process.
 
-Comes in: a GGUF file and Requests. Goes out: Streams. Here text becomes ids (template, tokenizer)
-and ids become text again (router). It must not know notebooks. The engine is imported when a model
-is loaded, not before: importing this module is cheap.
+Text becomes token ids here (chat template, tokenizer), and ids become text again (router). The
+engine is imported when a model is loaded, so importing this module is cheap.
 """
 
 import copy
@@ -123,8 +122,14 @@ class Local:
     # ------------------------------------------------------------------ life
 
     def wait(self, on_progress: Callable[[Progress], None]) -> None:
-        """Return when the model is ready. Calls on_progress on this thread. Raises what loading
-        raised."""
+        """Start loading if nobody has, and return when the model is ready.
+
+        Args:
+            on_progress: Called on this thread with each new stage of loading.
+
+        Raises:
+            LLMError: What loading raised.
+        """
         engine = self._engine
         engine.start()
         seen = None
@@ -146,7 +151,7 @@ class Local:
 
     @property
     def engine(self) -> "Engine":
-        """The engine below, for those who need ids and slots (benchmarks, tests)."""
+        """The engine, for callers that work with ids and slots (benchmarks, tests)."""
         return self._engine
 
     @property
@@ -174,7 +179,7 @@ class Local:
         threads: int | None,
         cache_mb: int | None = None,
     ) -> None:
-        """More context, slots, threads or kept cache for the same weights; less changes nothing."""
+        """Grow context, slots, threads or the cache budget; a smaller value changes nothing."""
         self._engine.grow(ctx, slots, threads, _bytes(cache_mb))
 
     def status(self) -> Status:
@@ -445,8 +450,12 @@ class Local:
     def _guide(
         self, request: Request, prompt: RenderedPrompt
     ) -> "tuple[Guide | None, Syntax | None, bool]":
-        """The guide of a request (None: it is free), the syntax in which calls will come, and
-        whether the guide says where the answer ends."""
+        """What holds a request to its constraint.
+
+        Returns:
+            The guide (None: the answer is unconstrained), the syntax of its tool calls, and
+            whether the guide decides where the answer ends.
+        """
         from ..chat.constraints.tool_calls import can_join
 
         choice, constraint = request.tool_choice, request.constraint

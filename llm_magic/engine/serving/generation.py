@@ -1,11 +1,8 @@
-"""What flows from the owner thread to the consumer of one job, and back.
+"""The channel between the owner thread and the consumer of one job.
 
-Comes in: items of the owner. Goes out: an iterator for the consumer. It must not know slots, models
-or text.
-
-Two objects, because a consumer may simply vanish (an interrupt strikes before anybody holds its
-stream): the owner holds the `Channel` alone, so that the consumer's `Generation` is collected and
-cancels the job.
+It has two ends, because a consumer may vanish (an interrupt strikes before anybody holds its
+stream). The owner holds only the `Channel`, so an abandoned `Generation` is garbage collected, and
+that cancels the job.
 """
 
 import queue
@@ -23,7 +20,7 @@ PATIENCE = 1.0  # seconds between looks at whether anybody is left to produce
 
 
 class Channel:
-    """The two ends' common state. A field that both sides touch is written by one of them only."""
+    """The state that both ends share. Each field is written by one end only."""
 
     __slots__ = ("consumed", "end", "flushed", "held", "items", "produced", "stalled", "stop")
 
@@ -69,6 +66,7 @@ class Channel:
         self.held.clear()
 
     def halt(self, reason: FinishReason, keep: int | None) -> None:
+        """Consumer only. Note how the job is to end; the first call counts."""
         if self.stop is None:
             self.stop = (reason, keep)
 

@@ -1,8 +1,7 @@
 """KV slots: which token ids lie in which slot, and which slot a request gets.
 
-Comes in: token ids. Goes out: a slot and how many of its positions can be kept. This is
-book-keeping only; keys and values live in the forward pass. It must not know tinygrad, text or
-requests. All calls come from the owner thread.
+This is book-keeping only; keys and values live in the forward pass. All calls come from the owner
+thread.
 """
 
 from collections.abc import Callable, Iterator, Sequence

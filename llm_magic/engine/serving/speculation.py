@@ -1,8 +1,5 @@
 """Guesses at the next tokens, from what followed the same words before in the same text.
 
-Comes in: the ids of one request as they grow. Goes out: a few ids that may come next, and how often
-such guesses were right. It must not know models, logits or steps.
-
 A step reads all weights once however few rows it has, so checking a guess costs much less than a
 token of its own. A guess never changes what is generated: the model's own logits of each row
 decide, and a row gets the same bits in any batch, so tokens and log-probabilities are those of a
@@ -75,9 +72,9 @@ class Drafts:
 
 
 class Costs:
-    """What a row more in a step costs, learned from the steps themselves.
+    """Estimated cost of one extra row, as a fraction of a one-row step.
 
-    The unit is a step of one row. It is GUESS until both kinds of steps were seen.
+    Updated from measured step times; GUESS until steps of one row and of more were measured.
     """
 
     GUESS = 0.2
@@ -100,8 +97,18 @@ class Costs:
 def share(drafts: Sequence[Draft | None], room: int, row: float) -> list[int]:
     """How many ids of each request's draft to check in one step of len(drafts) requests.
 
-    room: most of them together; row: what a row costs (`Costs.row`). The next id is taken while it
-    makes the step's tokens a unit of time more: an id at place i counts likely ** (i + 1) tokens.
+    An id is added while it raises the expected tokens per unit of time; the id at index i of a
+    draft counts as likely ** (i + 1) tokens.
+
+    Args:
+        drafts: The draft of each request; None: it has none.
+        room: The largest number of ids to check in all.
+        row: Cost of a row (`Costs.row`).
+
+    >>> share([Draft((7, 8, 9), likely=0.9), None], room=8, row=0.1)
+    [3, 0]
+    >>> share([Draft((7, 8, 9), likely=0.05)], room=8, row=0.2)
+    [0]
     """
     taken = [0] * len(drafts)
     tokens, cost = float(len(drafts)), 1.0 + row * (len(drafts) - 1)

@@ -1,12 +1,9 @@
-"""Shorter turns of the interpreter while tokens are made.
+"""Lower sys.setswitchinterval() while any engine is decoding.
 
-A thread that computes in pure Python keeps the interpreter for 5 ms after another one asks for it
-(sys.setswitchinterval), and a token needs it at least once: beside such a cell most of a
-token's time would be waiting. So while any engine has work the turns are shorter.
-
-Comes in: the owner threads' word that they begin and stop working. It must not know what they do.
-The setting belongs to the whole process: one count for all engines, and a value that somebody else
-has set meanwhile stays.
+A thread that computes in pure Python keeps the interpreter for 5 ms after another one asks for it,
+and each token needs the interpreter at least once: beside a busy cell most of a token's time would
+be waiting. The setting belongs to the process, so all engines are counted together; a value that
+other code sets meanwhile stays.
 """
 
 import os
@@ -21,7 +18,7 @@ _before = 0.0  # the interval to go back to
 
 
 def begin() -> None:
-    """This engine has work."""
+    """Note that an engine has work."""
     global _working, _before
     _after_fork()
     with _lock:
@@ -33,7 +30,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """This engine has no work any more. Once for each `begin`."""
+    """Note that an engine has no more work. Once for each `begin`."""
     global _working
     _after_fork()
     with _lock:
