@@ -754,3 +754,38 @@ def test_kernel_restart_says_so_and_the_chat_goes_on(show: Open) -> None:
     expect(chat.answers).to_have_text("You said: before")
     chat.input.fill("")
     assert chat.say("after") == "You said: after"
+
+
+def test_a_kernel_restart_while_an_answer_is_written_loses_nothing(show: Open) -> None:
+    # F267
+    notebook = show()
+    chat = ChatPage(notebook)
+    chat.say("hello")
+    chat.send("a very long one")
+    expect(chat.answers.last).to_contain_text("word5")
+    notebook.restart_kernel()
+    expect(chat.alert).to_contain_text("kernel of this chat is gone", timeout=20_000)
+    expect(chat.root.locator(".llmc-writing")).to_have_count(0)  # no caret blinks
+    expect(chat.root.locator(".llmc-note").last).to_contain_text("the kernel stopped")
+    notebook.run(0)
+    chat = ChatPage(notebook)
+    chat.button("Resume").click()
+    expect(chat.said.last).to_have_text("a very long one")
+    expect(chat.answers.last).to_contain_text("word5")
+    chat.button("Continue").click()
+    chat.idle()
+    expect(chat.answers.last).to_contain_text("word5")
+    expect(chat.answers.last).to_contain_text("You said")
+    expect(chat.button("Continue")).to_have_count(0)
+
+
+def test_a_printed_page_shows_the_whole_conversation(show: Open) -> None:
+    # F260
+    notebook = show()
+    chat = ChatPage(notebook)
+    for i in range(3):
+        chat.say(f"a long one {i}")
+    notebook.page.emulate_media(media="print")
+    log = chat.root.locator(".llmc-log")
+    assert log.evaluate("el => el.scrollHeight <= el.clientHeight + 1")
+    expect(chat.root.locator(".llmc-compose")).to_be_hidden()

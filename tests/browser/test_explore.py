@@ -646,6 +646,15 @@ def test_a_kernel_that_is_silent_is_mentioned_and_what_was_saved_stands(stage: S
     expect(stage.view.locator(".lmx-status")).to_be_empty()
 
 
+def test_a_page_whose_first_question_got_lost_asks_again(stage: Stage) -> None:
+    # F266
+    assert [message["t"] for message in stage.sent()] == ["hello"]  # lost on its way
+    stage.page.wait_for_function("sent.length > 0")
+    stage.answer()
+    token(stage.view, 1).click()
+    expect(card(stage.view).locator(".lmt-choice")).to_have_count(5)
+
+
 def test_a_view_that_is_closed_leaves_nothing_behind(stage: Stage) -> None:
     stage.answer()
     token(stage.view, 1).click()
