@@ -23,6 +23,26 @@ def whole(text: str) -> str:
     return text
 
 
+def line_ends(text: str) -> str:
+    """The text with every line end as a line feed. Windows and old files have others.
+
+    >>> line_ends("a\\r\\nb\\rc")
+    'a\\nb\\nc'
+    """
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def question_text(text: str) -> str:
+    """What a person asks, from a cell or a chat: without the line ends behind it.
+
+    A chat model answers another question when an empty line follows the first one.
+
+    >>> question_text("Who?\\r\\n\\r\\n")
+    'Who?'
+    """
+    return line_ends(text).rstrip("\n")
+
+
 def whole_json(value: Any) -> Any:
     """A value of JSON with `whole` done to all of its texts, keys included."""
     match value:

@@ -700,3 +700,10 @@ def test_a_text_that_cannot_be_rendered_is_shown_as_it_is() -> None:
     assert Page(host.posted).answer() == plain("deep")
     say(controller, "two")
     assert Page(host.posted).answer() == plain("still here")
+
+
+def test_a_message_has_the_line_ends_of_a_cell() -> None:
+    # F203
+    controller, _ = chat(["ok"])
+    say(controller, "one\r\ntwo\rthree\r\n\n")
+    assert controller.messages[0].text == "one\ntwo\nthree"

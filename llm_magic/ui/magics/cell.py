@@ -26,6 +26,7 @@ from llm_magic.errors import ContextOverflowError, EngineError, Interrupted, LLM
 from llm_magic.events import Delta
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
+from llm_magic.utf8 import line_ends, question_text
 
 from .. import options
 from ..views import mime, summary, throughput
@@ -173,12 +174,12 @@ class LLMMagics(Magics):  # type: ignore[misc]
     def _text(self, given: argparse.Namespace, cell: str) -> str:
         """The cell's text without the line ends that are only there to end the cell.
 
-        A chat model answers another question when an empty line stands behind the first one. In a
-        text to continue line ends count, but for IPython's own and the one that a terminal needs.
+        In a text to continue line ends count, except IPython's own and the one that a terminal
+        needs.
         """
         if not (given.complete or given.score):
-            return cell.rstrip("\n")
-        text = cell.removesuffix("\n")
+            return question_text(cell)
+        text = line_ends(cell).removesuffix("\n")
         return text.removesuffix("\n") if screens.is_terminal(self.shell) else text
 
     # ------------------------------------------------------------------ the line

@@ -20,7 +20,7 @@ from llm_magic.errors import RequestError
 from llm_magic.events import Message, ToolCall, ToolDone
 from llm_magic.ui.views import throughput
 from llm_magic.ui.views.ledger import Ledger
-from llm_magic.utf8 import whole_json
+from llm_magic.utf8 import question_text, whole_json
 
 from ..shared import settings
 from ..shared.phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
@@ -226,7 +226,7 @@ class ChatController:
             why = "An answer is being written. Stop it, or wait for its end." if self._run else ""
             self._refuse(text, nonce, why)
             return
-        user = self.turns.add(parent or self.turns.last(), "user", text)
+        user = self.turns.add(parent or self.turns.last(), "user", question_text(text))
         self._out.add("accepted", nonce=nonce)
         self._answer(user)
 
