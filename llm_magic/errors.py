@@ -23,7 +23,7 @@ Interrupted (KeyboardInterrupt, not an LLMError: `except Exception` must not swa
 
 from typing import Any
 
-from .utf8 import whole
+from .utf8 import for_terminal, whole
 
 
 def named(error: BaseException) -> str:
@@ -41,14 +41,19 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def _plain(text: str) -> str:
+    return for_terminal(whole(text))
+
+
 class LLMError(Exception):
     """Base of all errors of llm_magic. `partial` is the Reply up to the failure, or None."""
 
     partial: Any = None
 
     def __init__(self, *args: object) -> None:
-        # A sentence may quote what a file or a server said; the message to the page must be UTF-8.
-        super().__init__(*(whole(arg) if isinstance(arg, str) else arg for arg in args))
+        # A sentence may quote a file, a template or a server: it becomes valid UTF-8, and control
+        # characters, which a terminal would obey, become visible.
+        super().__init__(*(_plain(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ModelError(LLMError):
@@ -71,6 +76,10 @@ class GGUFError(ModelError, ValueError):
 
 class UnsupportedModelError(ModelError):
     pass
+
+
+class ModelWarning(UserWarning):
+    """A model file leaves something open that answers depend on; the text says what is assumed."""
 
 
 class NotLoadedError(LLMError):

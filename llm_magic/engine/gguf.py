@@ -17,8 +17,8 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +30,7 @@ from ..errors import GGUFError, ModelError, ModelNotFoundError
 
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
+READ = 1 << 26  # bytes of one read call
 MAX_ELEMENTS = 2**63  # ggml counts elements in int64
 MAX_NAME = 65535  # the specification's limit for keys
 MAX_STRING = 2**28  # far above any template
@@ -73,11 +74,50 @@ class TensorInfo:
     offset: int
     nbytes: int
     path: Path
+    file: "File | None" = field(default=None, repr=False)
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=object))
+
+    def load(self) -> npt.NDArray[np.uint8]:
+        """The tensor's bytes, uint8 [nbytes], read from the file into memory of their own.
+
+        A file that another program shortens meanwhile is an error here; through the mapping
+        (`data`) the system would end the process.
+
+        Raises:
+            GGUFError: The file has become shorter since it was opened.
+        """
+        if self.file is None or not hasattr(os, "pread"):
+            return np.ascontiguousarray(self.data)
+        return self.file.read(self.offset, self.nbytes, self.name)
+
+
+class File:
+    """A model file that stays open beside its mapping, so that parts of it can be read safely."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by `close`)
+
+    def read(self, offset: int, nbytes: int, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of tensor `name`. Raises GGUFError where the file ends before them."""
+        out = np.empty(nbytes, np.uint8)
+        view, done = out.data, 0
+        while done < nbytes:
+            n = os.preadv(self._file.fileno(), [view[done : done + READ]], offset + done)
+            if not n:
+                raise GGUFError(
+                    f"{self.path} became shorter while it was read: tensor {name} ends at byte "
+                    f"{offset + nbytes:,}, the file at {offset + done:,}. Fetch or copy it again"
+                )
+            done += n
+        return out
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class GGUF:
@@ -91,7 +131,7 @@ class GGUF:
     tensors: by name, in the order of the file(s).
     """
 
-    __slots__ = ("_maps", "metadata", "nbytes", "path", "paths", "tensors", "version")
+    __slots__ = ("_files", "_maps", "metadata", "nbytes", "path", "paths", "tensors", "version")
 
     def __init__(
         self,
@@ -100,11 +140,12 @@ class GGUF:
         metadata: dict[str, Any],
         tensors: dict[str, TensorInfo],
         maps: list[mmap.mmap],
+        files: Sequence[File] = (),
     ) -> None:
         self.path, self.paths, self.version = paths[0], paths, version
         self.metadata, self.tensors = metadata, tensors
         self.nbytes = sum(t.nbytes for t in tensors.values())
-        self._maps = maps
+        self._maps, self._files = maps, files
 
     @property
     def closed(self) -> bool:
@@ -117,6 +158,8 @@ class GGUF:
         for m in maps:
             with contextlib.suppress(BufferError):  # a view outlives us: the map goes with it
                 m.close()
+        for file in self._files:
+            file.close()
 
     def __enter__(self) -> "GGUF":
         return self
@@ -161,6 +204,7 @@ def open_gguf(path: str | os.PathLike[str], *, vocab_only: bool = False) -> GGUF
         shards[0].metadata,
         tensors,
         [part.map for part in shards],
+        [part.file for part in shards],
     )
 
 
@@ -174,6 +218,7 @@ class _Shard:
     metadata: dict[str, Any]
     tensors: dict[str, TensorInfo]
     map: mmap.mmap
+    file: File
 
     def split(self, key: str, default: int) -> int:
         value = self.metadata.get(key, default)
@@ -247,7 +292,13 @@ def _read_shard(path: Path) -> _Shard:
         if key == "general.alignment":
             alignment = _alignment(r, metadata[key], at)
     entries = [_tensor_entry(r, i) for i in range(n_tensors)]
-    return _Shard(path, version, metadata, _place(r, entries, alignment), buf)
+    placed = _place(r, entries, alignment)
+    try:
+        file = File(path)
+    except OSError as e:
+        raise ModelError(f"{path} can't be read: {e.strerror or e}") from e
+    tensors = {name: replace(info, file=file) for name, info in placed.items()}
+    return _Shard(path, version, metadata, tensors, buf, file)
 
 
 def _check_magic(r: "_Reader") -> None:

@@ -159,8 +159,9 @@ class Engine:
                 gguf.metadata, {name: t.shape for name, t in gguf.tensors.items()}
             )
             tokenizer = build_tokenizer(
-                gguf.metadata, cache_dir=cache_dir() / "tokenizers", configs=_configs(self.path)
-            )
+                gguf.metadata, cache_dir=cache_dir() / "tokenizers", configs=_configs(self.path),
+                check=lambda: self._say("load", 0, 0),
+            )  # fmt: skip
             self._say("load", 0, 0)
             forward = self._forward(gguf, config, where)
             return Loaded(

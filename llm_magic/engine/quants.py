@@ -229,7 +229,7 @@ def in_tile_blocks(info: TensorInfo) -> tuple[str, U8]:
     Types that have tiles of their own are passed on as they are, the others rewritten.
     """
     quant = QUANTS[info.type]
-    data = np.ascontiguousarray(info.data)
+    data = info.load()
     if quant.rewrite is None:
         return quant.tile, data
     blocks = data.reshape(-1, quant.bytes)
@@ -266,7 +266,7 @@ def dequantize(info: TensorInfo, out: F32 | None = None) -> F32:
         raise UnsupportedModelError(f"tensor {info.name} has unsupported type {info.type_name}")
     if out is None:
         out = np.empty(info.shape, np.float32)
-    return decode(info.type, info.data, out.reshape(-1)).reshape(info.shape)
+    return decode(info.type, info.load(), out.reshape(-1)).reshape(info.shape)
 
 
 def decode(kind: int, data: npt.NDArray[Any], out: F32 | None = None) -> F32:

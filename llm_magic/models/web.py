@@ -10,14 +10,19 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import DownloadError, ModelError, ModelNotFoundError
+from ..utf8 import for_terminal
 from .cache import files, place, workspace
 from .wheels import CHUNK, POLL, Progress, redact
+
+RESERVE = 256 << 20  # bytes of the disk that a download leaves free
+ROOM_EVERY = 32 << 20  # bytes between two looks at the room
 
 SHARD = re.compile(r"(?P<head>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.I | re.S)
 # Small files beside a model: tokenizer, template, end tokens.
@@ -93,11 +98,12 @@ def _get(url: str, target: Path, say: Progress) -> None:
     try:
         with urlopen(Request(real, headers={"User-Agent": "llm-magic"}), timeout=60) as answer:
             total = int(answer.headers.get("Content-Length") or 0)
-            with workspace(total) as tmp:
+            with workspace(total or RESERVE) as tmp:
                 _save(answer, tmp / "file", say, total, redact(url))
                 place(tmp / "file", target)
     except (OSError, HTTPException, ValueError) as e:
-        raise DownloadError(f"{redact(url)} could not be downloaded: {e}") from e
+        said = for_terminal(str(e))  # a server's reason phrase may hold control characters
+        raise DownloadError(f"{redact(url)} could not be downloaded: {said}") from e
     size = target.stat().st_size
     say("download", size, size)
 
@@ -108,6 +114,8 @@ def _save(source: IO[bytes], path: Path, say: Progress, total: int, shown: str) 
         while chunk := source.read(CHUNK):
             if not done and not chunk.startswith(b"GGUF"):
                 raise DownloadError(f"{shown} is not a GGUF file: it begins with {chunk[:16]!r}")
+            if done % ROOM_EVERY < len(chunk):
+                _check_room(path, done, shown)
             out.write(chunk)
             done += len(chunk)
             say("download", min(done, total - 1) if total else done, total)
@@ -115,6 +123,17 @@ def _save(source: IO[bytes], path: Path, say: Progress, total: int, shown: str) 
         os.fsync(out.fileno())
     if not done or (total and done != total):
         raise DownloadError(f"{shown} broke off after {done:,} of {total or 'unknown'} bytes")
+
+
+def _check_room(path: Path, done: int, shown: str) -> None:
+    """A server that does not say how much it sends must not fill the disk."""
+    free = shutil.disk_usage(path.parent).free
+    if free < RESERVE:
+        raise DownloadError(
+            f"{shown} was not kept: after {done / 1e6:,.0f} MB only {free / 1e6:,.0f} MB are free "
+            f"on the disk of {path.parent}, and {RESERVE / 1e6:,.0f} MB stay free; "
+            "LLM_MAGIC_CACHE names another folder"
+        )
 
 
 # ----------------------------------------------------------------------------- the hub

@@ -37,7 +37,7 @@ LEVELS = {
     "engine": (
         {"gguf", "lowbit"},
         {"quants"},
-        {"tokenizer", "arch", "device", "heap", "gate"},
+        {"tokenizer", "arch", "device", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
         {"load"},

@@ -26,6 +26,7 @@ from ..arch import Config
 from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
 from ..quants import QUANTS, dequantize, in_tile_blocks
+from ..room import check_fits
 from . import layout as lay
 from .layout import KINDS, up
 from .memory import Region
@@ -90,6 +91,10 @@ class KernelForward:
         # 16-bit numbers per slot, bytes
         self._slot, scratch = lay.set_context(self._layout, config, n_ctx)
         self._row = up(config.n_vocab, 32)
+        check_fits(
+            gguf.path.name, self._layout.weight_bytes, self.position_bytes, n_ctx,
+            scratch + self._wanted(n_slots) * self._row * 4,
+        )  # fmt: skip
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
         self._kv, self._scratch, self._logits = self._sized(n_ctx, n_slots, self._slot, scratch)
         self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot

@@ -486,7 +486,7 @@ def _pieces(infos: list[TensorInfo]) -> Iterator[tuple[int, F32]]:
         yield 0, np.concatenate([dequantize(info) for info in infos])
         return
     (info,) = infos
-    data = info.data.reshape(info.shape[0], -1)
+    data = info.load().reshape(info.shape[0], -1)
     for at in range(0, info.shape[0], PIECE):
         part = data[at : at + PIECE]
         yield at, decode(info.type, part.reshape(-1)).reshape(len(part), info.shape[1])

@@ -15,9 +15,10 @@ takes the leftmost and a BPE model the smaller id; trained vocabularies have dis
 
 import contextlib
 import hashlib
+import heapq
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,8 @@ import numpy.typing as npt
 
 _MAGIC = b"llm_magic merges 1\n"
 _NEVER = 1 << 60
-_LONGEST = 1 << 15  # a token of more characters than uint16 holds is no token of a real text
+LONGEST = 1024  # characters; trained vocabularies have at most some dozens in a token
+CHECKED = 500  # tokens between two looks at whether the load was given up
 
 
 def spm_merges(
@@ -33,6 +35,7 @@ def spm_merges(
     scores: npt.NDArray[np.float32],
     cache_dir: Path | None = None,
     key: str | None = None,
+    check: Callable[[], None] | None = None,
 ) -> list[tuple[str, str]]:
     """(left, right) by falling priority; a part is a token or a single character.
 
@@ -40,12 +43,13 @@ def spm_merges(
     cache_dir: where the result of the search is kept (one small file), and found again.
     key: names that file (a hash of the model file, say); None = a hash of the contents, which the
         file holds anyhow: a stale or damaged one is never used, but written anew.
+    check: called again and again during the search; what it raises ends it.
     """
     content = _content(texts, scores)
     path = None if cache_dir is None else cache_dir / f"merges-{key or content.hex()[:32]}.bin"
     cuts = None if path is None else _load(path, content, texts)
     if cuts is None:
-        cuts = np.fromiter(_last_cuts(texts, scores), np.uint16, len(texts))
+        cuts = np.fromiter(_last_cuts(texts, scores, check), np.uint16, len(texts))
         if path is not None:
             _save(path, content, cuts)
     order = np.argsort(-scores, kind="stable")
@@ -54,31 +58,50 @@ def spm_merges(
     return [((text := texts[i])[:cut], text[cut:]) for i, cut in rows]
 
 
-def _last_cuts(texts: Sequence[str], scores: npt.NDArray[np.float32]) -> list[int]:
-    """For each token where its last merge joins it (characters); 0 = no merges lead to it."""
+def _last_cuts(
+    texts: Sequence[str],
+    scores: npt.NDArray[np.float32],
+    check: Callable[[], None] | None = None,
+) -> Iterator[int]:
+    """For each token where its last merge joins it (characters); 0: no merges lead to it.
+
+    A token of more than LONGEST characters gets none: it is only found as a special token.
+    """
     ranks = np.unique(-scores, return_inverse=True)[1].reshape(-1).tolist()  # equal scores tie
     get = dict(zip(texts, ranks, strict=True)).get
-    return [_last_cut(text, get) if 1 < len(text) < _LONGEST else 0 for text in texts]
+    for i, text in enumerate(texts):
+        if check is not None and i % CHECKED == 0:
+            check()
+        yield _last_cut(text, get) if 1 < len(text) <= LONGEST else 0
 
 
 def _last_cut(text: str, rank: Callable[[str, int], int]) -> int:
-    n = len(text) - 1  # places where two neighbours meet
-    if n == 1:
+    """Merge neighbours by rank, leftmost first among equals, in O(n log n).
+
+    Parts are named by their first character. `after[i]` is where the part at i ends; a heap entry
+    counts only while the two parts that it joined are still as they were.
+    """
+    n = len(text)
+    if n == 2:
         return 1
-    pairs = [rank(text[i : i + 2], _NEVER) for i in range(n)]
-    edges = list(range(n + 2))
-    while n > 1:
-        best = min(pairs)
-        if best == _NEVER:
-            return 0
-        at = pairs.index(best)
-        del pairs[at], edges[at + 1]
-        n -= 1
-        if at:
-            pairs[at - 1] = rank(text[edges[at - 1] : edges[at + 1]], _NEVER)
-        if at < n:
-            pairs[at] = rank(text[edges[at] : edges[at + 2]], _NEVER)
-    return edges[1]
+    after, before = list(range(1, n + 1)), list(range(-1, n - 1))
+    heap = [(r, i, i + 2) for i in range(n - 1) if (r := rank(text[i : i + 2], _NEVER)) != _NEVER]
+    heapq.heapify(heap)
+    cut = 0
+    while heap:
+        _, left, end = heapq.heappop(heap)
+        middle = after[left]
+        if middle < 0 or middle >= n or after[middle] != end:
+            continue  # one of the two parts has been joined with another since
+        cut = middle
+        after[left], after[middle] = end, -1
+        if end < n:
+            before[end] = left
+            if (r := rank(text[left : after[end]], _NEVER)) != _NEVER:
+                heapq.heappush(heap, (r, left, after[end]))
+        if left and (r := rank(text[before[left] : end], _NEVER)) != _NEVER:
+            heapq.heappush(heap, (r, before[left], end))
+    return cut if after[0] == n else 0
 
 
 def _content(texts: Sequence[str], scores: npt.NDArray[np.float32]) -> bytes:

@@ -14,7 +14,7 @@ Three kinds of tokens matter to callers:
 - the rest: result of tokenising.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ def build_tokenizer(
     cache_dir: Path | None = None,
     key: str | None = None,
     configs: Iterable[Mapping[str, Any]] = (),
+    check: Callable[[], None] | None = None,
 ) -> "Tokenizer":
     """The tokenizer of a model file.
 
@@ -54,7 +55,7 @@ def build_tokenizer(
     """
     vocabulary = read_vocabulary(metadata, configs)
     if vocabulary.spm:
-        return Tokenizer(vocabulary, *_spm_model(vocabulary, cache_dir, key))
+        return Tokenizer(vocabulary, *_spm_model(vocabulary, cache_dir, key, check))
     return Tokenizer(vocabulary, *_bpe_model(vocabulary))
 
 
@@ -312,12 +313,12 @@ def _bpe_merges(v: Vocabulary) -> list[tuple[str, str]]:
 
 
 def _spm_model(
-    v: Vocabulary, cache_dir: Path | None, key: str | None
+    v: Vocabulary, cache_dir: Path | None, key: str | None, check: Callable[[], None] | None
 ) -> tuple[tokenizers.Tokenizer, dict[int, tuple[int, ...]]]:
     assert v.scores is not None
     n = len(v.texts)
     symbols = _symbols(v)
-    merges = spm_merges(list(symbols), v.scores, cache_dir, key)
+    merges = spm_merges(list(symbols), v.scores, cache_dir, key, check)
     expand: dict[int, tuple[int, ...]] = {}
     fallback = _byte_tokens(v)
     # Characters of tokens that are no tokens themselves can still be merged into those.

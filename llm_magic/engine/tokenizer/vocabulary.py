@@ -8,6 +8,7 @@ The rules for control tokens, their detection by text, and the set of end ids ar
 (src/llama-vocab.cpp), so that a model ends its turn in both at the same token.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from llm_magic.errors import GGUFError, UnsupportedModelError
+from llm_magic.errors import GGUFError, ModelWarning, UnsupportedModelError
 
 from .pretokenizers import preset
 
@@ -167,7 +168,7 @@ def read_vocabulary(
     spm = _is_spm(metadata)
     texts = _texts(metadata)
     ids = _ids(texts)
-    pre = "" if spm else _typed(metadata, "pre", str, "default") or "default"
+    pre = "" if spm else _pre(metadata)
     reader = _Specials(metadata, ids, _kinds(metadata, len(texts)), spm)
     eos_ids = reader.eos_ids(configs)
     special = reader.detect(eos_ids)
@@ -295,6 +296,21 @@ class _Specials:
                 raise GGUFError(f"{where} is {v}, but there are {len(self.kinds)} tokens")
             out.append(int(v))
         return out
+
+
+def _pre(metadata: Mapping[str, Any]) -> str:
+    """The pre-tokenizer's name. A file without one was made by an old converter: llama.cpp takes
+    "default" for it, which may cut numbers and words otherwise than the model was trained on."""
+    found = _typed(metadata, "pre", str, "")
+    if not found:
+        warnings.warn(
+            f"the model file does not name its pre-tokenizer ({PREFIX}pre): 'default' is assumed, "
+            "so numbers and words may be split otherwise than in training; a newer conversion of "
+            "the model says it",
+            ModelWarning,
+            stacklevel=2,
+        )
+    return found or "default"
 
 
 def _is_spm(metadata: Mapping[str, Any]) -> bool:
