@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Locator, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "images"
@@ -49,6 +49,16 @@ def keep(name: str, png: bytes) -> None:
         raise SystemExit(f"{name} is over {LIMIT} bytes")
 
 
+def with_card(widget: Locator) -> FloatRect:
+    """The part of the page that holds a widget and its open card."""
+    box, card = widget.bounding_box(), widget.locator(".lmt-card").first.bounding_box()
+    if box is None or card is None:
+        raise SystemExit("a widget or its card is not on the page")
+    low = max(box["y"] + box["height"], card["y"] + card["height"]) + 8
+    right = max(box["x"] + box["width"], card["x"] + card["width"]) + 8
+    return {**box, "height": low - box["y"], "width": right - box["x"]}
+
+
 def shoot(browser: Browser, server: Any, chatpage: Any, dark: bool) -> None:
     server.theme(dark)
     name = f"chat-{'dark' if dark else 'light'}.ipynb"
@@ -70,7 +80,8 @@ def shoot(browser: Browser, server: Any, chatpage: Any, dark: bool) -> None:
     chat.act("Show the tokens")
     chat.root.locator(".lmt-token:is(.lmt-p2, .lmt-p3, .lmt-p4)").first.hover()
     page.wait_for_timeout(300)
-    keep(f"chat-tokens-{'dark' if dark else 'light'}.png", chat.root.screenshot())
+    area = with_card(chat.root)
+    keep(f"chat-tokens-{'dark' if dark else 'light'}.png", page.screenshot(clip=area))
     notebook.run(3)
     live = notebook.cell(3).locator(".lmx")
     word = live.locator(".lmt-token:is(.lmt-p2, .lmt-p3, .lmt-p4)").nth(2)
@@ -81,12 +92,7 @@ def shoot(browser: Browser, server: Any, chatpage: Any, dark: bool) -> None:
     live.locator(".lmt-pane").last.locator(".lmt-parts").click()
     notebook.cell(3).evaluate("e => e.scrollIntoView({ block: 'start' })")
     page.wait_for_timeout(500)
-    box = live.bounding_box()
-    card = live.locator(".lmt-card").bounding_box()
-    low = max(box["y"] + box["height"], card["y"] + card["height"]) + 8
-    right = max(box["x"] + box["width"], card["x"] + card["width"]) + 8
-    area = {**box, "height": low - box["y"], "width": right - box["x"]}
-    keep(f"live-{'dark' if dark else 'light'}.png", page.screenshot(clip=area))
+    keep(f"live-{'dark' if dark else 'light'}.png", page.screenshot(clip=with_card(live)))
     notebook.close()
     server.stop_kernels()
 
