@@ -31,10 +31,10 @@ from ..events import (
     Progress,
     Sampling,
     Token,
-    Top,
 )
 from ..provider import CAPABILITIES, RenderedPrompt, Request
 from ..sampling import FIELDS
+from . import scoring
 from .choices import MAX_CHOICES, ChoiceSource, Scorer
 from .choices import check as check_choices
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from ..chat.constraints.compiler import Constrainer
     from ..chat.parsing.syntax import Syntax
     from ..chat.prompts.template import Template
-    from ..engine.forward import F32
     from ..engine.gate import Gate
     from ..engine.load import Engine
     from ..engine.serving.generation import Generation
@@ -56,7 +55,6 @@ DEFAULT_SLOTS = 4
 RESOLUTION = 0.005  # seconds between looks at a load's progress
 GREEDY = Sampling(temperature=0.0)
 SEED_BITS = 32  # of a seed that is drawn: short enough to type
-TEXT_CACHE = 65536  # token texts kept as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,62 +566,12 @@ class Local:
     def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
         """Each id with its logprob and rank given the ids before it; the first has none."""
         self._check_ids(ids)
-        import numpy as np
-
-        from ..engine.serving.sampler import log_sum_exp, top_ids
-
-        model = self._engine.loaded()
-        text = functools.lru_cache(TEXT_CACHE)(model.tokenizer.token_bytes)
-        n_vocab = model.config.n_tokens
-        out = [Token(i, text(i), None, None, forced=True) for i in ids[:1]]
-
-        def collect(start: int, logits: "F32") -> None:
-            for i, row in enumerate(logits[:, :n_vocab], start + 1):
-                if i >= len(ids):
-                    return
-                lse = log_sum_exp(row)
-                best = top_ids(row, top)
-                tops = tuple(Top(int(j), text(int(j)), float(row[j]) - lse) for j in best)
-                value = row[ids[i]]
-                rank = 1 + int(np.count_nonzero(row > value))
-                out.append(Token(ids[i], text(ids[i]), float(value) - lse, rank, tops, forced=True))
-
-        self._evaluate(ids, collect)
-        return out
+        return scoring.score(self._engine, ids, top)
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Log-probabilities of the next token at each position, float32 [len(ids), vocab]."""
         self._check_ids(ids)
-        import numpy as np
-
-        from ..engine.serving.sampler import log_sum_exp
-
-        n_vocab = self._engine.loaded().config.n_tokens
-        out = np.empty((len(ids), n_vocab), np.float32)
-
-        def collect(start: int, logits: "F32") -> None:
-            for i, row in enumerate(logits[:, :n_vocab]):
-                out[start + i] = row - np.float64(log_sum_exp(row))
-
-        self._evaluate(ids, collect)
-        return out
-
-    def _evaluate(self, ids: Sequence[int], collect: "Callable[[int, F32], None]") -> None:
-        """Run ids through the model from the start and hand over every position's logits."""
-        from ..engine.serving.job import Job
-
-        model = self._engine.loaded()
-        if len(ids) > model.forward.n_ctx:
-            raise ContextOverflowError(len(ids), model.forward.n_ctx)
-        if not ids:
-            return
-        generation = self._engine.scheduler.submit(Job(tuple(ids), collect=collect))
-        try:
-            for _ in generation:
-                pass
-        except KeyboardInterrupt:
-            generation.close()
-            raise
+        return scoring.logprobs(self._engine, ids)
 
 
 def _with_seed(sampling: Sampling) -> Sampling:
