@@ -25,7 +25,7 @@ def f(x):
 
 def answer(request):
     asked = request.prompt[-1]
-    text = getattr(asked, "text", "branch")
+    text = "branch" if request.given else getattr(asked, "text", "branch")
     if text == "branch":
         return " and so on"
     if getattr(asked, "role", "") == "tool":
