@@ -24,10 +24,10 @@ def f(x):
 """
 
 def answer(request):
-    asked = request.prompt[-1]
-    text = "branch" if request.given else getattr(asked, "text", "branch")
-    if text == "branch":
+    if request.given:
         return " and so on"
+    asked = request.prompt[-1]
+    text = asked.text
     if getattr(asked, "role", "") == "tool":
         return f"The tool said: {text}"
     if "call" in text:
