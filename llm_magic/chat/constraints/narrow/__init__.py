@@ -20,7 +20,7 @@ is a SchemaError with the path. The rules, beyond what each function says:
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 import jsonschema
 import jsonschema_specifications  # type: ignore[import-untyped]
@@ -35,12 +35,13 @@ from llm_magic.errors import SchemaError
 from .finite import pruned
 from .numbers import beyond
 from .part import Part
+from .schema_types import Path, Resolver, Subschema
 from .words import ANNOTATIONS, ANY, ANY_NAME, ANY_REF, KEYWORDS, OURS, Node, matches, pattern_fault
 
-_STANDARD: Any = jsonschema_specifications.REGISTRY
+_STANDARD: Subschema = jsonschema_specifications.REGISTRY
 
 
-def narrowed(schema: Any, large: bool = False) -> Node:
+def narrowed(schema: Subschema, large: bool = False) -> Node:
     """The schema for the grammar compiler.
 
     Args:
@@ -79,24 +80,24 @@ class Narrowing:
     `alone`: no other schema constrains the same value, so closing an object hides nothing.
     """
 
-    def __init__(self, root: Mapping[str, Any], large: bool) -> None:
+    def __init__(self, root: Mapping[str, Subschema], large: bool) -> None:
         self.root, self._large = root, large
         self.defs: Node = {}
         self._names: dict[tuple[int, bool], str] = {}
-        self._keep: list[Any] = []  # objects whose id() is a key above must live on
+        self._keep: list[Subschema] = []  # objects whose id() is a key above must live on
         draft = draft_of(root)
         specification = _specification(draft)
         resource = Resource.from_contents(root, default_specification=specification)
-        registry: Any = _STANDARD.with_resource(resource.id() or "", resource)
-        self.resolver: Any = registry.resolver_with_root(resource)
+        registry: Subschema = _STANDARD.with_resource(resource.id() or "", resource)
+        self.resolver: Resolver = registry.resolver_with_root(resource)
         checks = {"pattern": _check_pattern}
         extended = jsonschema.validators.extend(draft, checks)
-        self.validator: Any = extended(root, registry=registry)
+        self.validator: Subschema = extended(root, registry=registry)
         self._specification = specification
 
     # ------------------------------------------------------------------ one part
 
-    def node(self, schema: Any, path: tuple[Any, ...], resolver: Any, alone: bool) -> Any:
+    def node(self, schema: Subschema, path: Path, resolver: Resolver, alone: bool) -> Subschema:
         """A part of the schema in the compiler's keywords; False when no value is valid."""
         if isinstance(schema, bool):
             return self.any(alone) if schema else False
@@ -108,7 +109,7 @@ class Narrowing:
         part = Part(self, dict(schema), path, resolver, alone)
         return part.build()
 
-    def any(self, alone: bool) -> Any:
+    def any(self, alone: bool) -> Subschema:
         """Any JSON value. Where it meets other schemas of the same value it is `true`: the compiler
         would never come to the end of two recursive ones."""
         if not alone:
@@ -116,7 +117,7 @@ class Narrowing:
         self.defs.setdefault(ANY_NAME, ANY)
         return dict(ANY_REF)
 
-    def reference(self, ref: str, path: tuple[Any, ...], resolver: Any, alone: bool) -> Node:
+    def reference(self, ref: str, path: Path, resolver: Resolver, alone: bool) -> Node:
         """The target of a reference, moved to `defs`."""
         try:
             found = resolver.lookup(ref)
@@ -134,7 +135,7 @@ class Narrowing:
             self.defs[name] = self.node(found.contents, at, found.resolver, alone)
         return {"$ref": f"#/$defs/{self._names[key]}"}
 
-    def _enumeration(self, schema: Node, path: tuple[Any, ...]) -> Any:
+    def _enumeration(self, schema: Node, path: Path) -> Subschema:
         """The listed values that the rest of the part allows; the rest is then of no use."""
         key = "enum" if "enum" in schema else "const"
         values = schema["enum"] if key == "enum" else [schema["const"]]
@@ -152,7 +153,7 @@ class Narrowing:
             )
         return {"enum": valid, "$comment": pointer(path)}
 
-    def valid(self, schema: Any, value: Any, path: tuple[Any, ...]) -> bool:
+    def valid(self, schema: Subschema, value: object, path: Path) -> bool:
         """Whether a value is valid under a part of the schema."""
         try:
             return bool(self.validator.evolve(schema=schema).is_valid(value))
@@ -160,7 +161,7 @@ class Narrowing:
             where = pointer(path)
             raise SchemaError(f"the values at {where} cannot be checked: {e}", where) from None
 
-    def _check_keywords(self, schema: Mapping[str, Any], path: tuple[Any, ...]) -> None:
+    def _check_keywords(self, schema: Mapping[str, Subschema], path: Path) -> None:
         for key in schema:
             if key in KEYWORDS or key in ANNOTATIONS or key.startswith("x-"):
                 continue
@@ -172,14 +173,14 @@ class Narrowing:
             raise SchemaError(f"unknown keyword {key!r} at {where}{hint}", where)
 
 
-def _specification(draft: Any) -> Any:
+def _specification(draft: Subschema) -> Subschema:
     """How references work in a draft."""
     name = str(draft.META_SCHEMA.get("$schema", "")).rstrip("#")
     return referencing.jsonschema.specification_with(name)
 
 
 def _check_pattern(
-    validator: Any, pattern: str, instance: Any, schema: Any
+    validator: Subschema, pattern: str, instance: Subschema, schema: Subschema
 ) -> Iterator[jsonschema.ValidationError]:
     """The keyword `pattern` as the compiler reads it: `re` lacks \\p{L}, and may take for ever."""
     if isinstance(instance, str) and (pattern_fault(pattern) or not matches(pattern, instance)):

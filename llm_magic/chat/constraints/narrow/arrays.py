@@ -1,9 +1,9 @@
 """Arrays: heads and tails, what must be contained, what must not repeat."""
 
 from itertools import permutations
-from typing import Any
 
 from .base import Base
+from .schema_types import Subschema
 from .words import ARRAY, MAX_CONTAINS, MAX_UNIQUE
 
 
@@ -57,7 +57,7 @@ class Arrays(Base):
         out["prefixItems"] = heads
         out["minItems"] = max(given.get("minItems", 0), least)
 
-    def _unique(self, heads: Any, rest: Any) -> None:
+    def _unique(self, heads: Subschema, rest: Subschema) -> None:
         """All arrangements of a small enumeration; anything else could only be told when it is too
         late to take a repeated item back."""
         given, out = self.given, self.out

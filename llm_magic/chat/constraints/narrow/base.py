@@ -1,13 +1,14 @@
 """What all translations of a part of a schema share."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import referencing.exceptions
 
 from llm_magic.chat.schema import pointer
 from llm_magic.errors import SchemaError
 
+from .schema_types import Path, Resolver, Subschema
 from .words import Node
 
 
@@ -16,13 +17,13 @@ class Work(Protocol):
 
     defs: Node
 
-    def valid(self, schema: Any, value: Any, path: tuple[Any, ...]) -> bool: ...
+    def valid(self, schema: Subschema, value: object, path: Path) -> bool: ...
 
-    def node(self, schema: Any, path: tuple[Any, ...], resolver: Any, alone: bool) -> Any: ...
+    def node(self, schema: Subschema, path: Path, resolver: Resolver, alone: bool) -> Subschema: ...
 
-    def any(self, alone: bool) -> Any: ...
+    def any(self, alone: bool) -> Subschema: ...
 
-    def reference(self, ref: str, path: tuple[Any, ...], resolver: Any, alone: bool) -> Node: ...
+    def reference(self, ref: str, path: Path, resolver: Resolver, alone: bool) -> Node: ...
 
 
 class Base:
@@ -35,15 +36,15 @@ class Base:
 
     job: Work
     given: Node
-    path: tuple[Any, ...]
-    resolver: Any
+    path: Path
+    resolver: Resolver
     alone: bool
     whole: bool
     passes: bool
     out: Node
-    all_of: list[Any]
+    all_of: list[Subschema]
 
-    def child(self, schema: Any, *keys: Any, alone: bool | None = None) -> Any:
+    def child(self, schema: Subschema, *keys: str | int, alone: bool | None = None) -> Subschema:
         alone = self.alone if alone is None else alone
         return self.job.node(schema, (*self.path, *keys), self.resolver, alone)
 
@@ -55,7 +56,7 @@ class Base:
         types = self.given.get("type")
         return types is None or kind == types or (isinstance(types, list) and kind in types)
 
-    def _look(self, schema: Any) -> Any:
+    def _look(self, schema: Subschema) -> Subschema:
         """A part with its references followed, in the original or in the narrowed schema."""
         seen = 0
         while isinstance(schema, Mapping) and "$ref" in schema and seen < 32:
@@ -69,10 +70,10 @@ class Base:
                 return schema
         return schema
 
-    def _valid(self, schema: Any, value: Any) -> bool:
+    def _valid(self, schema: Subschema, value: object) -> bool:
         return self.job.valid(schema, value, self.path)
 
-    def _values(self, schema: Any) -> list[Any] | None:
+    def _values(self, schema: Subschema) -> list[Subschema] | None:
         if not isinstance(schema, Mapping):
             return None
         if "enum" in schema or "const" in schema:

@@ -5,10 +5,9 @@ would write until its tokens are used up. Such parts are taken out where somethi
 in their place; else the schema is refused.
 """
 
-from typing import Any
-
 from llm_magic.errors import SchemaError
 
+from .schema_types import Subschema
 from .words import Node
 
 _PREFIX = "#/$defs/"
@@ -43,11 +42,11 @@ def pruned(schema: Node) -> Node:
     return {**_without(top, ending), "$defs": kept}
 
 
-def _path(part: Any) -> str:
+def _path(part: Subschema) -> str:
     return str(part.get("$comment", "")) if isinstance(part, dict) else ""
 
 
-def _ends(part: Any, ending: set[str]) -> bool:
+def _ends(part: Subschema, ending: set[str]) -> bool:
     """Whether a part has a finite value, given the definitions that are known to have one."""
     if isinstance(part, bool):
         return part
@@ -83,7 +82,7 @@ def _array_ends(part: Node, ending: set[str]) -> bool:
     return all(_ends(item, ending) for item in needed)
 
 
-def _without(part: Any, ending: set[str]) -> Any:
+def _without(part: Subschema, ending: set[str]) -> Subschema:
     """A part that has a finite value, without those inside that have none."""
     if not isinstance(part, dict):
         return part
@@ -105,5 +104,5 @@ def _without(part: Any, ending: set[str]) -> Any:
     return out
 
 
-def _or_false(part: Any, ending: set[str]) -> Any:
+def _or_false(part: Subschema, ending: set[str]) -> Subschema:
     return _without(part, ending) if _ends(part, ending) else False

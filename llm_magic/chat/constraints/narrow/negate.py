@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-Look = Callable[[Any], Any]  # follows references
-Valid = Callable[[Any, Any], bool]  # (schema, value)
+from .schema_types import Keyword, Subschema
+
+Look = Callable[[Subschema], Subschema]  # follows references
+Valid = Callable[[Subschema, Subschema], bool]  # (schema, value)
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
-def negated(schema: Any, look: Look, depth: int = 0) -> Any:
+def negated(schema: Subschema, look: Look, depth: int = 0) -> Subschema:
     """A schema whose values are all invalid under the first; None when there is none to be had.
 
     It need not have all those values: a narrower opposite is as good.
@@ -42,7 +43,7 @@ _MEANT = frozenset(
 )
 
 
-def _not_type(value: Any, schema: Any, look: Look, depth: int) -> Any:
+def _not_type(value: Keyword, schema: Subschema, look: Look, depth: int) -> Subschema:
     kinds = {value} if isinstance(value, str) else set(value)
     if "number" in kinds:
         kinds.add("integer")
@@ -51,7 +52,7 @@ def _not_type(value: Any, schema: Any, look: Look, depth: int) -> Any:
     return {"type": [t for t in TYPES if t not in kinds]}
 
 
-def _not_enum(values: Sequence[Any], schema: Any, look: Look, depth: int) -> Any:
+def _not_enum(values: Sequence[Keyword], schema: Subschema, look: Look, depth: int) -> Subschema:
     texts = [v for v in values if isinstance(v, str)]
     kinds = {json_type(v) for v in values}
     if kinds <= {"string"}:
@@ -65,12 +66,14 @@ def _not_enum(values: Sequence[Any], schema: Any, look: Look, depth: int) -> Any
     return {"type": others} if others else None
 
 
-def _not_required(names: Sequence[str], schema: Any, look: Look, depth: int) -> Any:
+def _not_required(names: Sequence[str], schema: Subschema, look: Look, depth: int) -> Subschema:
     missing = [{"type": "object", "properties": {n: False}} for n in names]
     return {"anyOf": missing} if missing else None
 
 
-def _not_properties(parts: Mapping[str, Any], schema: Any, look: Look, depth: int) -> Any:
+def _not_properties(
+    parts: Mapping[str, Subschema], schema: Subschema, look: Look, depth: int
+) -> Subschema:
     options = []
     for name, part in parts.items():
         opposite = negated(part, look, depth)
@@ -79,26 +82,26 @@ def _not_properties(parts: Mapping[str, Any], schema: Any, look: Look, depth: in
     return {"anyOf": options} if options else None
 
 
-def _not_all(parts: Sequence[Any], schema: Any, look: Look, depth: int) -> Any:
+def _not_all(parts: Sequence[Subschema], schema: Subschema, look: Look, depth: int) -> Subschema:
     found = [negated(part, look, depth) for part in parts]
     options = [f for f in found if f is not None and f is not False]
     return {"anyOf": options} if options else None
 
 
-def _not_any(parts: Sequence[Any], schema: Any, look: Look, depth: int) -> Any:
+def _not_any(parts: Sequence[Subschema], schema: Subschema, look: Look, depth: int) -> Subschema:
     found = [negated(part, look, depth) for part in parts]
     return None if any(f is None for f in found) else {"allOf": found}
 
 
-def _limit(keyword: str, kind: str, step: int) -> Callable[..., Any]:
-    def opposite(value: Any, schema: Any, look: Look, depth: int) -> Any:
+def _limit(keyword: str, kind: str, step: int) -> Callable[..., Subschema]:
+    def opposite(value: Keyword, schema: Subschema, look: Look, depth: int) -> Subschema:
         limit = value + step
         return {"type": kind, keyword: limit} if kind == "number" or limit >= 0 else None
 
     return opposite
 
 
-_OPPOSITES: dict[str, Callable[[Any, Any, Look, int], Any]] = {
+_OPPOSITES: dict[str, Callable[[Subschema, Subschema, Look, int], Subschema]] = {
     "type": _not_type,
     "enum": _not_enum,
     "const": lambda value, schema, look, depth: _not_enum([value], schema, look, depth),
@@ -118,7 +121,7 @@ _OPPOSITES: dict[str, Callable[[Any, Any, Look, int], Any]] = {
 }
 
 
-def json_type(value: Any) -> str:
+def json_type(value: Keyword) -> str:
     match value:
         case None:
             return "null"
@@ -157,7 +160,7 @@ def _in_class(char: str) -> str:
 # ----------------------------------------------------------------------------- one or the other
 
 
-def excluded(part: Any, other: Any, look: Look, valid: Valid) -> Any:
+def excluded(part: Subschema, other: Subschema, look: Look, valid: Valid) -> Subschema:
     """`part` without the values that are valid under `other`; None when that cannot be said.
 
     part is narrowed already (its objects may be closed); other is as the schema has it.
@@ -186,7 +189,9 @@ def excluded(part: Any, other: Any, look: Look, valid: Valid) -> Any:
     return None
 
 
-def _excluded_parts(mine: Any, key: str, other: Any, look: Look, valid: Valid) -> Any:
+def _excluded_parts(
+    mine: Subschema, key: str, other: Subschema, look: Look, valid: Valid
+) -> Subschema:
     parts = [excluded(p, other, look, valid) for p in mine[key]]
     if key == "anyOf":
         left = [p for p in parts if p is not None]
@@ -197,7 +202,9 @@ def _excluded_parts(mine: Any, key: str, other: Any, look: Look, valid: Valid) -
     return None
 
 
-def _excluded_object(part: Any, mine: Any, theirs: Any, look: Look, valid: Valid) -> Any:
+def _excluded_object(
+    part: Subschema, mine: Subschema, theirs: Subschema, look: Look, valid: Valid
+) -> Subschema:
     """Objects that lack a property which the other requires, or have another value in one."""
     if _types(mine) != {"object"}:
         return None
@@ -221,11 +228,11 @@ def _excluded_object(part: Any, mine: Any, theirs: Any, look: Look, valid: Valid
     return None
 
 
-def _closed(schema: Mapping[str, Any]) -> bool:
+def _closed(schema: Mapping[str, Subschema]) -> bool:
     return schema.get("additionalProperties") is False and "patternProperties" not in schema
 
 
-def _types(schema: Mapping[str, Any]) -> frozenset[str]:
+def _types(schema: Mapping[str, Subschema]) -> frozenset[str]:
     """The JSON types that values of a schema may have."""
     if "enum" in schema or "const" in schema:
         kinds = {json_type(v) for v in schema.get("enum", [schema.get("const")])}

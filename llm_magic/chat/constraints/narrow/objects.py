@@ -1,9 +1,9 @@
 """Objects: which properties there may be, which there must be, and how many."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from .base import Base
+from .schema_types import Subschema
 from .words import ANNOTATIONS, OBJECT, OPEN, Node, matches, only_matches, pattern_fault
 
 
@@ -55,7 +55,7 @@ class Objects(Base):
                         both = [properties[name], part]
                         properties[name] = False if False in both else {"allOf": both}
 
-    def _others(self, properties: Node, patterned: bool) -> Any:
+    def _others(self, properties: Node, patterned: bool) -> Subschema:
         """What properties that are not listed may be."""
         given = self.given
         if "additionalProperties" in given:
@@ -92,7 +92,7 @@ class Objects(Base):
             self.out["properties"] = {**dict.fromkeys(names, True), **own}
             self.out["additionalProperties"] = False
 
-    def _named(self, schema: Any, depth: int) -> list[str] | None:
+    def _named(self, schema: Subschema, depth: int) -> list[str] | None:
         """The properties that a schema or its parts name; None when one allows others."""
         if not isinstance(schema, Mapping) or depth > 16:
             return []
@@ -114,7 +114,7 @@ class Objects(Base):
             names += more
         return [*names, *schema.get("properties", ()), *schema.get("required", ())]
 
-    def _evaluated(self, schema: Any) -> list[str]:
+    def _evaluated(self, schema: Subschema) -> list[str]:
         """Names of properties that other schemas of the same object certainly look at."""
         schema = (
             self._look(schema)
@@ -129,7 +129,9 @@ class Objects(Base):
             parts.append(self._look({"$ref": schema["$ref"]}))
         return [name for part in parts for name in self._evaluated(part)] + names
 
-    def _names(self, properties: Node, patterns: Node, others: Any) -> tuple[Node, Node, Any]:
+    def _names(
+        self, properties: Node, patterns: Node, others: Subschema
+    ) -> tuple[Node, Node, Subschema]:
         """propertyNames: names that are listed are checked here, all others by a pattern."""
         rule = self._look(self.given["propertyNames"])
         properties = {n: p if self._valid(rule, n) else False for n, p in properties.items()}

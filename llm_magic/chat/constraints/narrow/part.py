@@ -1,7 +1,6 @@
 """A part of a schema: simple values, references, unions, conditions."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from llm_magic.chat.schema import pointer
 
@@ -10,6 +9,7 @@ from .base import Work
 from .negate import TYPES, excluded, negated
 from .numbers import EDGE, NUMERIC, float_limits, is_small, whole_limits
 from .objects import Objects
+from .schema_types import Path, Resolver, Subschema
 from .words import (
     ANY_REF,
     COPIED,
@@ -28,9 +28,7 @@ from .words import (
 class Part(Arrays, Objects):
     """One part under work."""
 
-    def __init__(
-        self, job: Work, given: Node, path: tuple[Any, ...], resolver: Any, alone: bool
-    ) -> None:
+    def __init__(self, job: Work, given: Node, path: Path, resolver: Resolver, alone: bool) -> None:
         self.job, self.given, self.path, self.resolver = job, given, path, resolver
         in_place = IN_PLACE & given.keys()
         self.alone = alone and not in_place
@@ -39,9 +37,9 @@ class Part(Arrays, Objects):
         meaning = KEYWORDS & given.keys()
         self.passes = alone and meaning <= {*in_place, "type"} and len(in_place) == 1
         self.out: Node = {}
-        self.all_of: list[Any] = []
+        self.all_of: list[Subschema] = []
 
-    def build(self) -> Any:
+    def build(self) -> Subschema:
         given, out = self.given, self.out
         if isinstance(given.get("type"), list) and not all(
             isinstance(t, str) for t in given["type"]
@@ -145,7 +143,7 @@ class Part(Arrays, Objects):
         if "oneOf" in given:
             self.all_of.append(self._one_of(given["oneOf"]))
 
-    def _one_of(self, options: Sequence[Any]) -> Any:
+    def _one_of(self, options: Sequence[Subschema]) -> Subschema:
         """Each option narrowed so that no value of it is valid under another; those that cannot be
         are left out. With none left it is refused."""
         parts = []
@@ -162,14 +160,14 @@ class Part(Arrays, Objects):
             raise self.refuse("oneOf", "its options overlap, and cannot be told apart; use anyOf")
         return any_of(parts)
 
-    def _typed(self, option: Any) -> Any:
+    def _typed(self, option: Subschema) -> Subschema:
         """An option that says nothing of its type, with that of the whole."""
         silent = isinstance(option, dict) and not {"type", "$ref", "enum", "const"} & option.keys()
         if silent and "type" in self.given and KEYWORDS & option.keys():
             return {"type": self.given["type"], **option}
         return option
 
-    def _apart(self, part: Any, others: Sequence[Any]) -> Any:
+    def _apart(self, part: Subschema, others: Sequence[Subschema]) -> Subschema:
         for other in others:
             part = excluded(part, other, self._look, self._valid)
             if part is None:

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import llguidance
 
 from .negate import other_than
+from .schema_types import Subschema
 
-Node = dict[str, Any]
+Node = dict[str, Subschema]
 
 
 def words(text: str) -> frozenset[str]:
@@ -110,7 +110,7 @@ MAX_CONTAINS = 16
 MAX_UNIQUE = 5  # values of an enumeration whose arrangements are listed
 
 
-def any_of(parts: Sequence[Any]) -> Any:
+def any_of(parts: Sequence[Subschema]) -> Subschema:
     valid = [part for part in parts if part is not False]
     if not valid:
         return False
