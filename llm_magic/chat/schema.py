@@ -24,7 +24,10 @@ from ..events import Constraint, Schema
 from ..utf8 import whole
 from .parsing.markup.values import loads
 
-_BASIC: dict[Any, dict[str, Any]] = {
+Hint = Any  # a type hint: what may stand behind the colon of an argument
+Fields = dict[str, Any]  # a JSON schema, or a part of one
+
+_BASIC: dict[Hint, Fields] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -43,7 +46,7 @@ _BASIC: dict[Any, dict[str, Any]] = {
     pathlib.Path: {"type": "string"},
     decimal.Decimal: {"type": "number"},
 }
-_READ: dict[Any, Callable[[Any], Any]] = {
+_READ: dict[Hint, Callable[[Any], object]] = {
     int: lambda value: int(value) if isinstance(value, float) else value,  # 5.0 is an integer
     float: float,
     tuple: tuple,
@@ -191,7 +194,7 @@ def pointer(path: collections.abc.Iterable[str | int]) -> str:
     return "#" + "".join("/" + str(p).replace("~", "~0").replace("/", "~1") for p in path)
 
 
-def type_schema(hint: Any) -> dict[str, Any]:
+def type_schema(hint: Hint) -> Fields:
     """The JSON schema of a type. SchemaError names a type that has none.
 
     A class that contains itself is a reference into "$defs"; everything else stands in its place.
@@ -201,7 +204,7 @@ def type_schema(hint: Any) -> dict[str, Any]:
     return {**out, "$defs": builder.defs} if builder.defs else out
 
 
-def object_schema(hints: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+def object_schema(hints: Mapping[str, Any], required: Sequence[str]) -> Fields:
     """The JSON schema of an object with a property per name. SchemaError names the property."""
     builder = _Builder()
     properties = {}
@@ -218,12 +221,12 @@ class _Builder:
     """One schema in the making. open: classes that are being written, outermost first."""
 
     def __init__(self) -> None:
-        self.defs: dict[str, Any] = {}
+        self.defs: Fields = {}
         self._open: list[Any] = []
         self._recursive: list[Any] = []
 
-    def build(self, hint: Any) -> dict[str, Any]:
-        if hint is Any or hint is object:
+    def build(self, hint: Hint) -> Fields:
+        if hint is typing.Any or hint is object:
             return {}
         if _hashable(hint) and hint in _BASIC:
             return dict(_BASIC[hint])
@@ -231,12 +234,12 @@ class _Builder:
             return self.build(hint.__supertype__)
         if (alias := getattr(hint, "__value__", None)) is not None and _is_alias(hint):
             return self.build(alias)
-        origin = typing.get_origin(hint)
+        origin: Hint = typing.get_origin(hint)
         if origin is not None:
             return self._generic(hint, origin, typing.get_args(hint))
         return self._class(hint)
 
-    def _generic(self, hint: Any, origin: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    def _generic(self, hint: Hint, origin: Hint, arguments: tuple[Hint, ...]) -> Fields:
         if origin is typing.Annotated:
             return _annotated(self.build(arguments[0]), arguments[1:])
         if origin in (typing.Required, typing.NotRequired, typing.Final):
@@ -257,14 +260,14 @@ class _Builder:
             return self._class(hint if hasattr(hint, "model_json_schema") else origin)
         raise _unknown(hint)
 
-    def _union(self, options: Sequence[Any]) -> dict[str, Any]:
+    def _union(self, options: Sequence[Hint]) -> Fields:
         schemas = [self.build(o) for o in options]
         bare = [s.get("type") for s in schemas if set(s) == {"type"}]
         if len(bare) == len(schemas):
             return {"type": list(dict.fromkeys(bare))}
         return {"anyOf": schemas}
 
-    def _class(self, hint: Any) -> dict[str, Any]:
+    def _class(self, hint: Hint) -> Fields:
         if not isinstance(hint, type):
             raise _unknown(hint)
         if issubclass(hint, enum.Enum):
@@ -278,7 +281,7 @@ class _Builder:
                 return dict(_BASIC[base])
         raise _unknown(hint)
 
-    def _record(self, hint: Any) -> dict[str, Any]:
+    def _record(self, hint: Hint) -> Fields:
         """A dataclass, TypedDict or NamedTuple as an object."""
         reference = {"$ref": f"#/$defs/{hint.__name__}"}
         if hint in self._open:
@@ -295,7 +298,7 @@ class _Builder:
             return reference
         return out
 
-    def _field(self, hint: Any, name: str, type_: Any) -> dict[str, Any]:
+    def _field(self, hint: Hint, name: str, type_: Hint) -> Fields:
         out = self.build(type_)
         field = getattr(hint, "__dataclass_fields__", {}).get(name)
         if field is None:
@@ -304,29 +307,29 @@ class _Builder:
         out = {**out, "description": str(words)} if words else out
         return {**out, **default_of(field.default)}
 
-    def _model(self, model: Any) -> dict[str, Any]:
+    def _model(self, model: Hint) -> Fields:
         """A pydantic model; its definitions move up to ours."""
         try:
-            out = cast("dict[str, Any]", model.model_json_schema())
+            out = cast("Fields", model.model_json_schema())
         except Exception as e:  # pydantic's own error tells which field has no schema
             raise SchemaError(f"{model.__name__} has no JSON schema: {e}") from None
         for name, definition in out.pop("$defs", {}).items():
             self._define(name, _without_unique(definition))
-        return cast("dict[str, Any]", _without_unique(out))
+        return cast("Fields", _without_unique(out))
 
     def _define(self, name: str, schema: Any) -> None:
         if self.defs.setdefault(name, schema) != schema:
             raise SchemaError(f"two different types are called {name!r}; rename one of them")
 
 
-def default_of(value: Any) -> dict[str, Any]:
+def default_of(value: object) -> Fields:
     """The "default" keyword of a default value, as far as JSON has it."""
     if not _is_json(value):
         return {}
     return {"default": to_json(value)}
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: object) -> bool:
     match value:
         case enum.Enum():
             return _is_json(value.value)
@@ -355,26 +358,26 @@ def _without_unique(schema: Any) -> Any:
     return schema
 
 
-def _hashable(hint: Any) -> bool:
+def _hashable(hint: Hint) -> bool:
     return getattr(type(hint), "__hash__", None) is not None and not isinstance(hint, list | dict)
 
 
-def _is_alias(hint: Any) -> bool:
+def _is_alias(hint: Hint) -> bool:
     return type(hint).__name__ == "TypeAliasType"  # Python 3.12
 
 
-def _is_named_tuple(hint: Any) -> bool:
+def _is_named_tuple(hint: Hint) -> bool:
     return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
 
 
-def _unknown(hint: Any) -> SchemaError:
+def _unknown(hint: Hint) -> SchemaError:
     return SchemaError(
         f"{hint!r} has no JSON schema: use str, int, float, bool, list, dict, Literal, enums, "
         "dataclasses or pydantic models"
     )
 
 
-def _hints(hint: Any) -> dict[str, Any]:
+def _hints(hint: Hint) -> Fields:
     try:
         found = typing.get_type_hints(hint, include_extras=True)
     except NameError as e:
@@ -384,7 +387,7 @@ def _hints(hint: Any) -> dict[str, Any]:
     return found
 
 
-def _required(hint: Any) -> frozenset[str]:
+def _required(hint: Hint) -> frozenset[str]:
     if dataclasses.is_dataclass(hint):
         missing = dataclasses.MISSING
         fields = dataclasses.fields(hint)
@@ -395,7 +398,7 @@ def _required(hint: Any) -> frozenset[str]:
     return frozenset(hint._fields) - frozenset(hint._field_defaults)
 
 
-def _required_keys(hint: Any) -> frozenset[str]:
+def _required_keys(hint: Hint) -> frozenset[str]:
     """The required keys of a TypedDict. `__required_keys__` is wrong where annotations are texts
     (`from __future__ import annotations`), so the markers are read from the evaluated hints."""
     required = set(getattr(hint, "__required_keys__", ()))
@@ -409,7 +412,7 @@ def _required_keys(hint: Any) -> frozenset[str]:
     return frozenset(required)
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _object(properties: Fields) -> Fields:
     return {
         "type": "object",
         "properties": properties,
@@ -418,7 +421,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _enum(values: list[Any]) -> dict[str, Any]:
+def _enum(values: list[object]) -> Fields:
     values = [v.value if isinstance(v, enum.Enum) else v for v in values]
     if not values or any(type(v) not in (str, int, float, bool, type(None)) for v in values):
         raise SchemaError(f"an enumeration needs one or more JSON values, not {values!r}")
@@ -426,7 +429,7 @@ def _enum(values: list[Any]) -> dict[str, Any]:
     return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": values}
 
 
-def _annotated(out: dict[str, Any], extras: Sequence[Any]) -> dict[str, Any]:
+def _annotated(out: Fields, extras: Sequence[object]) -> Fields:
     for extra in extras:
         if isinstance(extra, str):
             out.setdefault("description", extra)
@@ -439,7 +442,7 @@ def _annotated(out: dict[str, Any], extras: Sequence[Any]) -> dict[str, Any]:
     return out
 
 
-def _limits(item: Any, array: bool) -> dict[str, Any]:
+def _limits(item: Any, array: bool) -> Fields:
     """Keywords from one annotation, found by its attributes; other objects have none of them."""
     if isinstance(item, type):
         return {}
@@ -478,13 +481,13 @@ def loads_as(constraint: Constraint, text: str) -> object:
         raise SchemaError(f"the answer fits the schema, but {name} refuses it: {e}") from e
 
 
-def from_json(hint: Any, value: Any) -> Any:
+def from_json(hint: Hint, value: object) -> Any:
     """A JSON value, valid under `type_schema(hint)`, as a value of that type.
 
     Objects become dataclasses, NamedTuples or pydantic models, texts enums, dates or UUIDs, arrays
     tuples or sets. Whatever the type's own code raises comes through.
     """
-    if hint is Any or hint is object:
+    if hint is typing.Any or hint is object:
         return value
     if isinstance(hint, typing.NewType):
         return from_json(hint.__supertype__, value)
@@ -492,7 +495,8 @@ def from_json(hint: Any, value: Any) -> Any:
         return from_json(hint.__value__, value)
     if callable(validate := getattr(hint, "model_validate", None)):
         return validate(value)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin: Hint = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is not None:
         return _generic_from_json(origin, arguments, value)
     if _hashable(hint) and hint in _READ:
@@ -507,7 +511,7 @@ def from_json(hint: Any, value: Any) -> Any:
     return cast("Callable[[Any], Any]", hint)(value) if own else value
 
 
-def _generic_from_json(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+def _generic_from_json(origin: Hint, arguments: tuple[Hint, ...], value: Any) -> Any:
     if origin in (typing.Annotated, typing.Required, typing.NotRequired, typing.Final):
         return from_json(arguments[0], value)
     if origin is typing.Literal:
@@ -529,7 +533,7 @@ def _generic_from_json(origin: Any, arguments: tuple[Any, ...], value: Any) -> A
     return from_json(origin, value)
 
 
-def _option(options: Sequence[Any], value: Any) -> Any:
+def _option(options: Sequence[Hint], value: object) -> Any:
     """The first type of a union whose schema the value fits."""
     import jsonschema
 
@@ -539,11 +543,12 @@ def _option(options: Sequence[Any], value: Any) -> Any:
     return Any
 
 
-def _plain(hint: Any) -> Any:
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+def _plain(hint: Hint) -> Any:
+    origin: Hint = typing.get_origin(hint)
+    return typing.get_args(hint)[0] if origin is typing.Annotated else hint
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """A Python value as JSON knows it: None, bool, int, float, str, lists and dictionaries.
 
     Enumerations become their values, dates ISO texts, NumPy scalars and arrays numbers and lists,
