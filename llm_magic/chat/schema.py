@@ -481,7 +481,7 @@ def loads_as(constraint: Constraint, text: str) -> object:
         raise SchemaError(f"the answer fits the schema, but {name} refuses it: {e}") from e
 
 
-def from_json(hint: Hint, value: object) -> Any:
+def from_json(hint: Hint, value: Any) -> Any:
     """A JSON value, valid under `type_schema(hint)`, as a value of that type.
 
     Objects become dataclasses, NamedTuples or pydantic models, texts enums, dates or UUIDs, arrays
