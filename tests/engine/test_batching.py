@@ -434,7 +434,8 @@ def random_ids(llm, n, seed):
     return tuple(rng.integers(most // 10, most, n).tolist())
 
 
-def test_TG88_batched_rows_give_the_same_tokens_and_logprobs_as_single_ones(llm):
+# TG-88
+def test_batched_rows_give_the_same_tokens_and_logprobs_as_single_ones(llm):
     prompts = [random_ids(llm, n, n) for n in (1, 7, 33, 90)]
     alone = [llm.complete(ids, max_tokens=24, logprobs=2, reuse=False) for ids in prompts]
     streams = [llm.stream(ids, max_tokens=24, logprobs=2, reuse=False) for ids in prompts]
@@ -477,7 +478,8 @@ def test_neighbours_change_no_bit_of_a_logprob(llm, neighbour):
         thread.join()
 
 
-def test_B093_B094_a_cached_prefix_says_the_same_as_a_cold_start(llm):  # LC-7
+# B093, B094
+def test_a_cached_prefix_says_the_same_as_a_cold_start(llm):  # LC-7
     base = random_ids(llm, 150, 1)
     for cut in (1, 2, 31, 32, 33, 63, 64, 65, 149, 150):
         llm.complete(base, max_tokens=1)
@@ -489,7 +491,8 @@ def test_B093_B094_a_cached_prefix_says_the_same_as_a_cold_start(llm):  # LC-7
         assert [(t.id, t.logprob) for t in warm.tokens] == [(t.id, t.logprob) for t in cold.tokens]
 
 
-def test_B092_a_cell_run_twice_evaluates_one_token_of_its_prompt(llm):
+# B092
+def test_a_cell_run_twice_evaluates_one_token_of_its_prompt(llm):
     ids = random_ids(llm, 60, 2)
     first = llm.complete(ids, max_tokens=10)
     with Steps(llm) as steps:
@@ -543,7 +546,8 @@ def test_answers_to_one_prompt_at_once_are_those_of_a_cold_engine(llm):
         assert [t.id for t in stream.reply.tokens] == [t.id for t in alone.tokens]
 
 
-def test_LC72_the_cache_keeps_within_its_bytes_and_gives_memory_back(tmp_path):
+# LC-72
+def test_the_cache_keeps_within_its_bytes_and_gives_memory_back(tmp_path):
     path = toy_gguf(tmp_path / "toy.gguf", ctx=4096, types="Q8_0", layers=4, dim=256, ff=256)
     llm = llm_magic.load(str(path), ctx=4096, cache_mb=1)
     try:

@@ -66,10 +66,11 @@ def test_the_random_model_runs(tmp_path):
         llm.unload()
 
 
+# TG-89
 @pytest.mark.peers
 @pytest.mark.model
 @pytest.mark.slow
-def test_TG89_a_peer_is_measured_beside_us_with_equal_work(smollm2_path):
+def test_a_peer_is_measured_beside_us_with_equal_work(smollm2_path):
     pytest.importorskip("xllamacpp")
     tasks = [
         [Task("prefill 64", "prefill", (64,))],

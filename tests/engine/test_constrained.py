@@ -90,7 +90,8 @@ def test_constraints_hold_where_a_text_starts_with_a_space_of_the_vocabulary(tmp
     llm.unload()
 
 
-def test_B122_nothing_is_generated_when_the_constraint_is_wrong(toy):
+# B122
+def test_nothing_is_generated_when_the_constraint_is_wrong(toy):
     before = toy.status().cache_hits + toy.status().cache_misses
     for options, said in (
         (
@@ -120,7 +121,8 @@ def test_the_mask_is_recorded_per_token(toy):
     assert toy.complete("hello", max_tokens=1).tokens[0].masked is None
 
 
-def test_B076_masked_alternatives_are_plain_json(toy):
+# B076
+def test_masked_alternatives_are_plain_json(toy):
     reply = toy.complete("hello", choices=["y"], logprobs=5, temperature=0)
     text = json.dumps(reply.to_dict(), allow_nan=False)
     again = type(reply).from_dict(json.loads(text)).tokens[0]

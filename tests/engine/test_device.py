@@ -500,8 +500,9 @@ print(PARALLEL.value)
     assert run(code, **{**fresh, "PARALLEL": "2"}) == "2"
 
 
+# LAI-20
 @ZIG
-def test_LAI_20_the_environment_chooses_the_device(fresh):
+def test_the_environment_chooses_the_device(fresh):
     code = "from llm_magic.engine import device; print(device.prepare().name)"
     assert run(code, **fresh) == "CPU"
     assert run(code, **{**fresh, "DEV": "CPU"}) == "CPU"
@@ -513,8 +514,9 @@ def test_LAI_20_the_environment_chooses_the_device(fresh):
     assert run(chosen, **fresh) == str(E1)
 
 
+# LAI-20
 @ZIG
-def test_LAI_20_names_of_devices(fresh):
+def test_names_of_devices(fresh):
     out = run(
         """
 from llm_magic.engine import device

@@ -188,9 +188,10 @@ def gemma(tmp_path_factory):
 # ---------------------------------------------------------------------- rows and chunks
 
 
+# B093
 @pytest.mark.parametrize("cached", [0, 1, C - 1, C])
 @pytest.mark.parametrize("n", [1, C - 1, C, C + 1, 2 * C, 2 * C + 1])
-def test_B093_chunks_equal_tokens_one_at_a_time(llama, n, cached):
+def test_chunks_equal_tokens_one_at_a_time(llama, n, cached):
     forward, oracle = llama
     ids = ids_of(cached + n, seed=n * 100 + cached)
     evaluate(forward, ids[:cached], slot=0) if cached else None
@@ -224,7 +225,8 @@ def test_slots_share_a_step_and_do_not_see_each_other(llama):
     assert worst(got, right) < CLOSE
 
 
-def test_B092_a_prompt_again_or_its_prefix_gives_the_cold_logits(llama):
+# B092
+def test_a_prompt_again_or_its_prefix_gives_the_cold_logits(llama):
     forward, oracle = llama
     ids = ids_of(21, seed=7)
     cold = evaluate(forward, ids, slot=0)
@@ -239,7 +241,8 @@ def test_B092_a_prompt_again_or_its_prefix_gives_the_cold_logits(llama):
     assert worst(evaluate(forward, fresh, slot=0), oracle(fresh)) < CLOSE
 
 
-def test_B094_a_cached_prefix_gives_the_greedy_answer_of_a_cold_run(llama):
+# B094
+def test_a_cached_prefix_gives_the_greedy_answer_of_a_cold_run(llama):
     forward, _ = llama
     prompt = ids_of(30, seed=11)
 
@@ -323,7 +326,8 @@ def test_a_row_sees_exactly_its_window(tmp_path):
         assert worst(alone, changed[40:41]) < CLOSE
 
 
-def test_B088_rope_freqs_divide_the_angles(tmp_path):
+# B088
+def test_rope_freqs_divide_the_angles(tmp_path):
     plain = toy_gguf(tmp_path / "a.gguf", heads=8, kv_heads=8, ctx=128)
     scaled = toy_gguf(tmp_path / "b.gguf", heads=8, kv_heads=8, ctx=128, rope_freqs=[1, 1, 8, 8])
     ids = ids_of(60, seed=2)
@@ -397,7 +401,8 @@ def test_a_new_architecture_is_one_row_of_the_table(tmp_path, monkeypatch, name,
     assert worst(evaluate(forward, ids), Oracle(path)(ids)) < CLOSE
 
 
-def test_B091_padding_rows_of_the_vocabulary_are_evaluated_like_others(tmp_path):
+# B091
+def test_padding_rows_of_the_vocabulary_are_evaluated_like_others(tmp_path):
     """Their logits are the file's; that their ids are never drawn is the sampler's part."""
     path = toy_gguf(tmp_path / "m.gguf", embed_rows=400)
     forward = portable(path, n_slots=1)
@@ -529,7 +534,8 @@ def test_a_closed_forward_refuses_steps(tmp_path):
 # ---------------------------------------------------------------------- graphs
 
 
-def test_TG_84_everything_is_compiled_while_loading(tmp_path, monkeypatch):
+# TG-84
+def test_everything_is_compiled_while_loading(tmp_path, monkeypatch):
     from tinygrad import Tensor
     from tinygrad.engine import realize
 

@@ -101,7 +101,8 @@ def test_ids_of_the_references(real: Real, reference_dir: Path) -> None:
             assert real.tokenizer.encode(texts[key], bos=True) == stored[f"{key}_ids"].tolist(), key
 
 
-def test_B014_end_ids_are_those_of_llamacpp(real: Real) -> None:
+# B014
+def test_end_ids_are_those_of_llamacpp(real: Real) -> None:
     assert sorted(real.tokenizer.end_ids) == real.stored["end_ids"]
 
 
@@ -149,7 +150,8 @@ def test_cached_tokenizer_gives_the_same_ids(real: Real, monkeypatch: pytest.Mon
         assert again.encode(case["text"], special=False) == case["plain"]
 
 
-def test_B013_no_role_is_forged(real: Real) -> None:
+# B013
+def test_no_role_is_forged(real: Real) -> None:
     tokenizer, mark = real.tokenizer, "\ue123"
     for name in tokenizer.control_texts:
         assert not tokenizer.control_ids & set(tokenizer.encode(f"x{name}y", special=False)), name

@@ -69,10 +69,11 @@ def test_a_model_of_noise_makes_valid_calls_when_it_must(toy, choice):
         assert called.problems(json.loads(call.arguments)) == []
 
 
+# LAI-29
 @pytest.mark.parametrize(
     "syntax", ["hermes", "xml", "llama3", "mistral", "pythonic", "json", "glm"]
 )
-def test_LAI29_the_syntax_of_calls_can_be_chosen(toy, syntax):
+def test_the_syntax_of_calls_can_be_chosen(toy, syntax):
     def flag(on: bool) -> str:
         """Switch."""
         return "ok"
@@ -91,7 +92,8 @@ def test_LAI29_the_syntax_of_calls_can_be_chosen(toy, syntax):
     assert reply.finish_reason in ("tool_calls", "length")
 
 
-def test_LAI29_an_unknown_syntax_is_named(toy):
+# LAI-29
+def test_an_unknown_syntax_is_named(toy):
     with pytest.raises(RequestError, match="tool_syntax is 'x'; there are hermes, xml"):
         toy.chat("hello", tools=[add], tool_syntax="x")
 
@@ -140,13 +142,15 @@ def test_control_tokens_never_show(toy):
     assert not any(text in reply.text for text in controls)
 
 
-def test_LC14_a_suffix_ends_the_text(toy):
+# LC-14
+def test_a_suffix_ends_the_text(toy):
     reply = toy.complete("hello", suffix=" world", max_tokens=3)
     assert reply.text.endswith(" world")
     assert reply.usage.completion == 3
 
 
-def test_LC12_stopping_on_the_echoed_prompt_generates_nothing(toy):
+# LC-12
+def test_stopping_on_the_echoed_prompt_generates_nothing(toy):
     seen = []
 
     def listen(delta: Delta):
@@ -159,7 +163,8 @@ def test_LC12_stopping_on_the_echoed_prompt_generates_nothing(toy):
     assert reply.usage.completion == 0
 
 
-def test_LC74_fill_in_the_middle(tmp_path):
+# LC-74
+def test_fill_in_the_middle(tmp_path):
     fim = {
         "tokenizer.ggml.fim_pre_token_id": 3,
         "tokenizer.ggml.fim_suf_token_id": 4,
@@ -189,7 +194,8 @@ def long_history(n: int) -> list[Message]:
     return [*turns, Message("user", "and the last one")]
 
 
-def test_B095_trim_leaves_whole_exchanges_out_and_is_off_by_default(toy):
+# B095
+def test_trim_leaves_whole_exchanges_out_and_is_off_by_default(toy):
     history = long_history(80)
     with pytest.raises(ContextOverflowError, match="trim=True"):
         toy.chat(history, max_tokens=8)
@@ -267,8 +273,9 @@ def test_a_tool_loop_with_smollm2(smollm2):
     assert reply.usage.cached > 0  # the history was not read again
 
 
+# B071
 @pytest.mark.model
-def test_B071_prefill_and_reasoning_leave_no_trace_in_the_next_prompt(smollm2):
+def test_prefill_and_reasoning_leave_no_trace_in_the_next_prompt(smollm2):
     reply = smollm2.chat(
         [
             {"role": "user", "content": "Name a colour."},

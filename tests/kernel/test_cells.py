@@ -73,7 +73,8 @@ def test_updates_arrive_before_the_end_and_nothing_shows_twice(running: Kernel) 
     assert partial(run).text == run.final["text/plain"]
 
 
-def test_B104_frames_are_bounded_in_number_and_bytes(running: Kernel) -> None:
+# B104
+def test_frames_are_bounded_in_number_and_bytes(running: Kernel) -> None:
     running.run("answers['flood'] = ['x'] * 5000; script.delay = 0.0").check()
     run = running.run("%%llm -n 5000\nflood").check()
     running.run("script.delay = 0.05").check()
@@ -94,14 +95,15 @@ def test_the_reply_is_a_value(running: Kernel) -> None:
     assert VENDOR in result.data
 
 
-def test_C13_quiet_and_capture_show_nothing(running: Kernel) -> None:
+def test_quiet_and_capture_show_nothing(running: Kernel) -> None:
     assert running.run("%%llm -q\nfast").check().frames == []
     run = running.run("%%capture caught\n%llm ask fast").check()
     assert run.frames == []
     assert running.value("caught.outputs[-1].data['text/plain']") == "A **short** answer."
 
 
-def test_B103_output_lands_in_its_own_cell(running: Kernel) -> None:
+# B103
+def test_output_lands_in_its_own_cell(running: Kernel) -> None:
     first = running.send("%%llm\nslow")
     second = running.send("print('x')")
     one, two = running.wait(first), running.wait(second)
@@ -111,7 +113,8 @@ def test_B103_output_lands_in_its_own_cell(running: Kernel) -> None:
     assert all(m.parent == first for m in one.frames)
 
 
-def test_B103_a_generation_in_the_background_prints_nowhere(running: Kernel) -> None:
+# B103
+def test_a_generation_in_the_background_prints_nowhere(running: Kernel) -> None:
     running.run(
         "import threading\n"
         "def work():\n"
@@ -139,14 +142,15 @@ def test_B103_a_generation_in_the_background_prints_nowhere(running: Kernel) -> 
         ("%%llm\nfails", "EngineError"),
     ],
 )
-def test_C12_failures_fail_the_cell(running: Kernel, code: str, name: str) -> None:
+def test_failures_fail_the_cell(running: Kernel, code: str, name: str) -> None:
     run = running.run(code)
     assert run.reply["status"] == "error"
     assert run.reply["ename"] == name
     assert running.run("1 + 1").result == "2"
 
 
-def test_LAI11_a_failure_keeps_the_partial(running: Kernel) -> None:
+# LAI-11
+def test_a_failure_keeps_the_partial(running: Kernel) -> None:
     run = running.run("%%llm\nfails")
     assert run.final["text/plain"] == "half an \n\n[failed: EngineError]"
     assert running.value("_llm.text") == "half an "
@@ -204,7 +208,8 @@ def check_interrupted(found: Kernel, run: Run, seconds: float) -> None:
     assert again.final["text/plain"] == "A **short** answer."
 
 
-def test_B109_interrupt_in_decode_keeps_the_partial(running: Kernel) -> None:
+# B109
+def test_interrupt_in_decode_keeps_the_partial(running: Kernel) -> None:
     run, seconds = interrupted(running, "%%llm\nslow", has_text)
     check_interrupted(running, run, seconds)
     text = partial(run).text
@@ -212,7 +217,8 @@ def test_B109_interrupt_in_decode_keeps_the_partial(running: Kernel) -> None:
     assert len(text) < 200
 
 
-def test_B109_interrupt_in_prefill(running: Kernel) -> None:
+# B109
+def test_interrupt_in_prefill(running: Kernel) -> None:
     running.run("script.prefill_delay = 0.3").check()
     try:
         long = "fast " + "and more of it " * 200
@@ -246,7 +252,7 @@ def test_progress_is_shown_while_the_prompt_is_read_and_then_gone(running: Kerne
 # ----------------------------------------------------------------------------- extension
 
 
-def test_C1_reload_keeps_models_and_unload_takes_the_magics(running: Kernel) -> None:
+def test_reload_keeps_models_and_unload_takes_the_magics(running: Kernel) -> None:
     assert running.run("%reload_ext llm_magic").ok
     assert running.run("%%llm\nfast").check().final["text/plain"] == "A **short** answer."
     running.run("%unload_ext llm_magic").check()
@@ -262,7 +268,8 @@ def test_other_cells_hold_the_gate(running: Kernel) -> None:
 # ----------------------------------------------------------------------------- docs mode, nbval
 
 
-def test_B107_docs_mode_is_equal_in_twenty_runs_with_jitter(running: Kernel) -> None:
+# B107
+def test_docs_mode_is_equal_in_twenty_runs_with_jitter(running: Kernel) -> None:
     running.run("import random\n%config LLMMagics.docs_mode = True").check()
     try:
         outputs = []
@@ -301,7 +308,8 @@ def _nbval(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_B107_nbval_accepts_docs_mode_and_rejects_a_corrupted_output(tmp_path: Path) -> None:
+# B107
+def test_nbval_accepts_docs_mode_and_rejects_a_corrupted_output(tmp_path: Path) -> None:
     path = _notebook(tmp_path)
     ran = _nbval(path)
     assert ran.returncode == 0, ran.stdout
@@ -312,7 +320,7 @@ def test_B107_nbval_accepts_docs_mode_and_rejects_a_corrupted_output(tmp_path: P
     assert _nbval(path).returncode == 1
 
 
-def test_C23_nbclient_saves_one_whole_output_per_cell(tmp_path: Path) -> None:
+def test_nbclient_saves_one_whole_output_per_cell(tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
     cells = [SCRIPT, "%%llm --logprobs 3\nslow"]
@@ -327,7 +335,8 @@ def test_C23_nbclient_saves_one_whole_output_per_cell(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- two threads
 
 
-def test_B103_threads_and_cells_at_once(running: Kernel) -> None:
+# B103
+def test_threads_and_cells_at_once(running: Kernel) -> None:
     """Two threads generate while a cell streams; nothing of theirs is in its output."""
     running.run(
         "results = []\n"
@@ -391,8 +400,9 @@ def test_a_warm_start_gives_the_same_answer_as_a_cold_one(real: Kernel) -> None:
     assert real.value("[t.id for t in cold.tokens] == [t.id for t in warm.tokens]") is True
 
 
+# B109
 @pytest.mark.model
-def test_B109_interrupt_in_decode_of_the_real_engine(real: Kernel) -> None:
+def test_interrupt_in_decode_of_the_real_engine(real: Kernel) -> None:
     ask = "%%llm -n 1000 --stop NEVER --seed 1\nTell me a very long story about the sea."
     run, seconds = interrupted(real, ask, lambda m: m.data.get("text/html", "").count("<p>") > 0)
     assert seconds < 3.0
@@ -404,8 +414,9 @@ def test_B109_interrupt_in_decode_of_the_real_engine(real: Kernel) -> None:
     assert "capital" in again.final["text/plain"]
 
 
+# B109
 @pytest.mark.model
-def test_B109_interrupt_in_prefill_of_the_real_engine(real: Kernel) -> None:
+def test_interrupt_in_prefill_of_the_real_engine(real: Kernel) -> None:
     real.run("story = 'The sea was calm and the wind was low. ' * 300").check()
     # Nothing is shown in the first moments: the press is timed, and the reply says where it struck.
     timer = threading.Timer(0.4, real.interrupt)
@@ -512,8 +523,9 @@ def test_score_compare_and_stats(real: Kernel) -> None:
     assert lines[-2].startswith(f"[{number}]")
 
 
+# B112
 @pytest.mark.model
-def test_B112_unload_gives_the_memory_back_and_the_next_cell_loads_again(real: Kernel) -> None:
+def test_unload_gives_the_memory_back_and_the_next_cell_loads_again(real: Kernel) -> None:
     # By now the kernel holds the LLM in a variable, replies in Out, and tracebacks of failed cells.
     real.run("llm.complete('x', max_tokens=1, stop=5)")
     real.run("llm.complete('x', max_tokens=1)").check()

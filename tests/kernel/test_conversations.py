@@ -319,8 +319,9 @@ def test_a_second_turn_finds_the_first_in_the_cache(model: Kernel) -> None:
     assert usage.cached > usage.prompt / 2
 
 
+# TG-20
 @pytest.mark.model
-def test_TG20_a_prefill_is_continued(model: Kernel) -> None:
+def test_a_prefill_is_continued(model: Kernel) -> None:
     run = model.run("%%llm --prefill 'The capital is' -t 0 -n 16 -o r\nCapital of France?").check()
     assert run.final["text/plain"] == f"The capital is{reply(run).text}"
     assert "Paris" in reply(run).text

@@ -151,7 +151,8 @@ def test_gemma3_of_62_layers_scales_by_its_width():
 # ---------------------------------------------------------------------- rope
 
 
-def test_B088_rope_freqs_divide_the_frequencies(llama):
+# B088
+def test_rope_freqs_divide_the_frequencies(llama):
     rope = Rope(1e4, 8, "adjacent")
     plain = rope.inv_freq()
     assert plain == pytest.approx([1.0, 0.1, 0.01, 0.001])
@@ -166,7 +167,8 @@ def test_B088_rope_freqs_divide_the_frequencies(llama):
     assert text == "tensor rope_freqs.weight has shape [7], expected [8]"
 
 
-def test_B088_factors_of_llama_3_1():
+# B088
+def test_factors_of_llama_3_1():
     """The file's factors are 1 below a wavelength of 2048, 8 above 8192, smooth between."""
     base, dim, factor, low, high, old = 5e5, 128, 8.0, 1.0, 4.0, 8192
     freq = Rope(base, dim, "adjacent").inv_freq()
@@ -193,8 +195,9 @@ def test_other_rope_scalings_are_refused_by_name(llama, kind):
 # ---------------------------------------------------------------------- what is refused
 
 
+# LAI-30
 @pytest.mark.parametrize("name", ["bert", "nomic-bert", "whisper", "sd3", "mamba", "LLaMA"])
-def test_LAI_30_other_model_types_are_refused_with_their_name(llama, name):
+def test_other_model_types_are_refused_with_their_name(llama, name):
     text = refused(UnsupportedModelError, *llama, keys={"general.architecture": name})
     assert text == f"architecture {name!r} is not supported; supported: gemma3, llama"
 
@@ -302,7 +305,8 @@ def test_biases_count_when_they_are_there(llama):
     assert read_config(*changed(llama, shapes=outputs)).output_bias
 
 
-def test_B091_more_rows_than_tokens_load_and_fewer_do_not(tmp_path):
+# B091
+def test_more_rows_than_tokens_load_and_fewer_do_not(tmp_path):
     config = read_config(*parts(toy_gguf(tmp_path / "more.gguf", embed_rows=320)))
     assert config.n_vocab == 320
     assert config.n_tokens == 299

@@ -56,7 +56,8 @@ def test_the_best_round_counts_and_less_is_better_for_seconds_and_megabytes():
     assert r.ratio("4 streams", "peer") is None
 
 
-def test_TG89_facts_of_one_run():
+# TG-89
+def test_facts_of_one_run():
     assert report().facts == {
         "share of the bandwidth": pytest.approx(400 * 90e6 / 40e9),
         "speed kept with 5 logprobs": pytest.approx(0.98),

@@ -21,14 +21,16 @@ def test_common_prefix():
         assert common_prefix(a, b) == n
 
 
-def test_TG80_the_longest_match_wins_and_one_token_is_always_evaluated():
+# TG-80
+def test_the_longest_match_wins_and_one_token_is_always_evaluated():
     slots, copies = filled([1, 2], [1, 2, 3, 4], [9], [])
     slot, n = slots.acquire([1, 2, 3, 4])
     assert (slot.index, n, slot.ids) == (1, 3, [1, 2, 3])
     assert copies == []
 
 
-def test_LC72_without_a_match_the_least_recently_used_slot_goes():
+# LC-72
+def test_without_a_match_the_least_recently_used_slot_goes():
     slots, _ = filled([1], [2], [3])
     slots.touch(next(iter(slots)))
     slot, n = slots.acquire([7, 8])
@@ -72,7 +74,8 @@ def test_statistics_count_hits_and_misses():
     assert (slots.hits, slots.misses, slots.free) == (3, 2, 0)
 
 
-def test_LC72_slots_that_nobody_uses_keep_within_their_budget_oldest_first():
+# LC-72
+def test_slots_that_nobody_uses_keep_within_their_budget_oldest_first():
     forgotten = []
     slots = Slots(4, lambda s, t, n: None, forgotten.append, budget=25)
     taken = [slots.acquire(list(range(i, i + 11)))[0] for i in (100, 200, 300)]

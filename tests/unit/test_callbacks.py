@@ -18,7 +18,8 @@ def scripted(*answers, **options) -> LLM:
 # ----------------------------------------------------------------------------- callbacks
 
 
-def test_LC1_each_piece_in_order_on_the_callers_thread():
+# LC-1
+def test_each_piece_in_order_on_the_callers_thread():
     seen, threads = [], set()
 
     def listen(delta):
@@ -32,8 +33,9 @@ def test_LC1_each_piece_in_order_on_the_callers_thread():
     assert (reply.text, reply.finish_reason) == ("one two three", "stop")
 
 
+# LC-2, LC-6
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_LC2_LC6_stop_ends_there_and_the_answered_token_counts(n):
+def test_stop_ends_there_and_the_answered_token_counts(n):
     seen = []
 
     def listen(delta):
@@ -46,7 +48,8 @@ def test_LC2_LC6_stop_ends_there_and_the_answered_token_counts(n):
     assert (reply.finish_reason, reply.usage.completion, len(reply.tokens)) == ("stop", n, n)
 
 
-def test_LC3_the_reply_is_the_concatenation_of_what_was_told():
+# LC-3
+def test_the_reply_is_the_concatenation_of_what_was_told():
     seen = []
     llm = scripted("<think>hm</think>Hello there")
     reply = llm.stream("x", on_delta=lambda delta: seen.append(delta))
@@ -65,7 +68,8 @@ def test_calls_are_told_as_well():
     assert reply.finish_reason == "tool_calls"
 
 
-def test_LC4_a_callback_that_raises_stops_and_the_partial_comes_with_it():
+# LC-4
+def test_a_callback_that_raises_stops_and_the_partial_comes_with_it():
     llm = scripted("one two three four", "next")
 
     def listen(delta: Delta):
@@ -79,7 +83,8 @@ def test_LC4_a_callback_that_raises_stops_and_the_partial_comes_with_it():
     assert llm.complete("y").text == "next"  # still usable
 
 
-def test_LC4_exceptions_that_take_no_attributes():
+# LC-4
+def test_exceptions_that_take_no_attributes():
     class Bare(Exception):
         def __setattr__(self, name, value):
             if name == "partial":
@@ -93,7 +98,8 @@ def test_LC4_exceptions_that_take_no_attributes():
         scripted("one two").stream("x", on_delta=listen)
 
 
-def test_LC5_a_callback_that_swallows_its_errors_stops_nothing():
+# LC-5
+def test_a_callback_that_swallows_its_errors_stops_nothing():
     def listen(delta):
         try:
             raise ValueError
@@ -103,7 +109,8 @@ def test_LC5_a_callback_that_swallows_its_errors_stops_nothing():
     assert scripted("one two").stream("x", on_delta=listen).text == "one two"
 
 
-def test_LC9a_text_that_was_held_back_is_part_of_what_counts():
+# LC-9a
+def test_text_that_was_held_back_is_part_of_what_counts():
     # "<to" might have become a tag: it is told at the end
     llm = scripted(["a", " <to", "x y"], syntax=SYNTAXES["hermes"])
     reply = llm.stream(
@@ -131,13 +138,15 @@ class Sure(Scripted):
         return stream
 
 
-def test_LC47_best_of_keeps_the_greatest_mean_logprob():
+# LC-47
+def test_best_of_keeps_the_greatest_mean_logprob():
     assert LLM(Sure(-2.0, -0.5, -1.0)).complete("x", best_of=3).text == "w1"
     replies = LLM(Sure(-2.0, -0.5, -1.0, -0.1)).complete("x", n=2, best_of=4)
     assert [r.text for r in replies] == ["w1", "w3"]  # in the order of drawing
 
 
-def test_LC46_mean_logprob_and_perplexity():
+# LC-46
+def test_mean_logprob_and_perplexity():
     reply = LLM(Sure(-0.5)).complete("x")
     assert reply.mean_logprob == -0.5
     assert reply.perplexity == pytest.approx(1.6487, abs=1e-4)
@@ -163,6 +172,7 @@ def test_counts_that_make_no_sense(options):
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
+# LC-68
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -180,14 +190,15 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
         ({"schema": {"type": 3}}, "#/type"),
     ],
 )
-def test_LC68_wrong_requests_are_refused_before_any_token(options, said):
+def test_wrong_requests_are_refused_before_any_token(options, said):
     provider = Scripted(["never"])
     with pytest.raises(RequestError, match=said):
         LLM(provider).chat("x", **options)
     assert provider.requests == []
 
 
-def test_LC68_LC69_what_is_accepted_in_several_forms():
+# LC-68, LC-69
+def test_what_is_accepted_in_several_forms():
     provider = Scripted(["a"] * 9)
     llm = LLM(provider)
     llm.chat("x", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "f"}})
@@ -205,7 +216,8 @@ def test_LC68_LC69_what_is_accepted_in_several_forms():
     assert provider.requests[3].prompt[0].text == "hi"
 
 
-def test_LC67_one_constraint_at_a_time_and_each_kind():
+# LC-67
+def test_one_constraint_at_a_time_and_each_kind():
     for options, constraint in (
         ({"schema": {"type": "string"}}, Schema({"type": "string"})),
         ({"schema": int}, Schema({"type": "integer"}, int)),

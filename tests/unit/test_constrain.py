@@ -57,8 +57,9 @@ def driven(constraint, *wishes: bytes, most: int = 3000) -> bytes:
 # ----------------------------------------------------------------------------- errors
 
 
+# B122
 @pytest.mark.parametrize("name", REFUSED)
-def test_B122_what_cannot_be_used_is_refused_with_its_path(name):
+def test_what_cannot_be_used_is_refused_with_its_path(name):
     schema, path = REFUSED[name]
     with pytest.raises(SchemaError) as caught:
         guide(Schema(as_schema(schema)))
@@ -66,7 +67,8 @@ def test_B122_what_cannot_be_used_is_refused_with_its_path(name):
     assert path in str(caught.value)
 
 
-def test_B122_the_case_as_reported():
+# B122
+def test_the_case_as_reported():
     # An escape that some engines do not know must not lose the pattern; an unknown keyword is named
     assert accepts(Schema({"type": "string", "pattern": "^a\\!$"}), '"a!"')
     assert not accepts(Schema({"type": "string", "pattern": "^a\\!$"}), '"ab"')
@@ -88,6 +90,7 @@ def test_annotations_bind_nothing_and_are_no_error():
     assert accepts(Schema(schema), "12")
 
 
+# B122
 @pytest.mark.parametrize(
     ("constraint", "said"),
     [
@@ -104,7 +107,7 @@ def test_annotations_bind_nothing_and_are_no_error():
         (Grammar('root ::= "a"\nroot ::= "b"'), "two rules"),
     ],
 )
-def test_B122_other_constraints_that_cannot_be_used(constraint, said):
+def test_other_constraints_that_cannot_be_used(constraint, said):
     with pytest.raises(SchemaError, match=said):
         guide(constraint)
 
@@ -193,8 +196,9 @@ def test_numbers_come_to_an_end_and_fit_into_a_float():
     assert accepts(Schema({"type": "number", "minimum": 0, "maximum": 1e-9}), "0.00000000025")
 
 
+# B124
 @pytest.mark.parametrize("space", [b" ", b"\n", b"\t", b"  ", b"\n  "])
-def test_B124_white_space_is_bounded(space):
+def test_white_space_is_bounded(space):
     schema = {
         "type": "object",
         "properties": {
@@ -217,15 +221,17 @@ def test_B124_white_space_is_bounded(space):
 STRING = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
 
+# B125
 @pytest.mark.parametrize("raw", [b"\n", b"\t", b"\x00", b"\x1f"])
-def test_B125_raw_control_characters_are_masked_inside_strings(raw):
+def test_raw_control_characters_are_masked_inside_strings(raw):
     matcher = guide(Schema(STRING))
     for byte in b'{"a":"x':
         matcher.accept(byte)
     assert raw[0] not in allowed(matcher.mask())
 
 
-def test_B125_escapes_and_characters_in_two_tokens():
+# B125
+def test_escapes_and_characters_in_two_tokens():
     assert accepts(Schema(STRING), '{"a":"\\u00e9\\n\\"\\\\\\ud83d\\ude00"}')
     assert not accepts(Schema(STRING), '{"a":"\\ud83d"}')  # half a pair
     assert not accepts(Schema(STRING), '{"a":"\\x41"}')
@@ -242,7 +248,8 @@ def test_B125_escapes_and_characters_in_two_tokens():
     assert ord('"') not in known
 
 
-def test_B125_round_trip_of_what_a_stubborn_model_writes():
+# B125
+def test_round_trip_of_what_a_stubborn_model_writes():
     rng = random.Random(0)
     for wishes in ([b"\\u00", b"e9"], [b"\xf0\x9f", b"\x98\x80"], [b"\\n"], [b"\n", b"\t"]):
         bound = {"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 2}

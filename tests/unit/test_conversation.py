@@ -55,7 +55,8 @@ def roles(messages) -> list[str]:
 # ----------------------------------------------------------------------------- turns
 
 
-def test_TG69_a_conversation_keeps_what_was_said():
+# TG-69
+def test_a_conversation_keeps_what_was_said():
     chat, provider = talk("Hello!", "Your name is Ada.", system="Be kind.")
     assert chat.ask("I am Ada.").text == "Hello!"
     assert chat.ask("Who am I?").text == "Your name is Ada."
@@ -65,7 +66,8 @@ def test_TG69_a_conversation_keeps_what_was_said():
     assert repr(chat) == "<Conversation with scripted: 2 exchanges>"
 
 
-def test_B071_reasoning_is_kept_apart_from_the_answer():
+# B071
+def test_reasoning_is_kept_apart_from_the_answer():
     chat, provider = talk("<think>secret</think>A", "B")
     assert chat.ask("x").reasoning == "secret"
     chat.ask("y")
@@ -276,8 +278,9 @@ def test_structured_answers_in_a_conversation():
 # ----------------------------------------------------------------------------- what stops a turn
 
 
+# B032
 @pytest.mark.parametrize("events", [0, 1, 2])
-def test_B032_an_interrupted_turn_without_words_leaves_no_question_behind(events):
+def test_an_interrupted_turn_without_words_leaves_no_question_behind(events):
     chat, _ = talk(*["fine"] * 3)
     stream = chat.send("first")
     for _ in range(events):  # before anything happened, during and after the prefill
@@ -290,7 +293,8 @@ def test_B032_an_interrupted_turn_without_words_leaves_no_question_behind(events
     assert roles(chat.messages) == ["user", "assistant"]
 
 
-def test_B032_an_interrupted_turn_with_words_keeps_them():
+# B032
+def test_an_interrupted_turn_with_words_keeps_them():
     chat, _ = talk("one two three four five", "next")
     stream = chat.send("count")
     for event in stream:
@@ -498,7 +502,8 @@ def test_a_fork_goes_its_own_way():
 # ----------------------------------------------------------------------------- in and out
 
 
-def test_LC69_openai_messages_out_and_in():
+# LC-69
+def test_openai_messages_out_and_in():
     chat, _ = talk(calling(("add", {"a": 1, "b": 2})), "3", tools=[add], system="s")
     chat.ask("1+2")
     data = json.loads(json.dumps(chat.to_openai()))
@@ -518,6 +523,7 @@ def test_LC69_openai_messages_out_and_in():
     assert other.system is None
 
 
+# LC-68
 @pytest.mark.parametrize(
     "messages",
     [
@@ -529,7 +535,7 @@ def test_LC69_openai_messages_out_and_in():
         ["x"],
     ],
 )
-def test_LC68_what_is_no_conversation_is_refused_and_changes_nothing(messages):
+def test_what_is_no_conversation_is_refused_and_changes_nothing(messages):
     chat, _ = talk("a")
     chat.ask("x")
     before = chat.messages

@@ -236,7 +236,7 @@ B083 = {
 
 
 @pytest.mark.parametrize("case", B083)
-def test_B083_crafted_sizes(tmp_path: Path, case: str) -> None:
+def test_crafted_sizes(tmp_path: Path, case: str) -> None:
     parts, field, offset = B083[case]
     path = raw_gguf(tmp_path / "evil.gguf", **{"data": DATA, **parts})
     tracemalloc.start()
@@ -251,7 +251,8 @@ def test_B083_crafted_sizes(tmp_path: Path, case: str) -> None:
     assert f"at offset {offset}:" in str(e.value)
 
 
-def test_B083_huge_sparse_file_does_not_take_memory(tmp_path: Path) -> None:
+# B083
+def test_huge_sparse_file_does_not_take_memory(tmp_path: Path) -> None:
     # 1 TB that takes no disk: the bytes that remain allow almost any count.
     for i, kvs in enumerate(
         [kv("k", 8, U64(2**39)), kv_array("k", 0, 2**39, b""), kv_array("k", 8, 2**36, b"")]
@@ -277,6 +278,7 @@ def test_messages_are_bounded_and_printable(tmp_path: Path) -> None:
     assert "\x1b" not in str(e.value)
 
 
+# B085
 @pytest.mark.parametrize(
     ("head", "says"),
     [
@@ -289,7 +291,7 @@ def test_messages_are_bounded_and_printable(tmp_path: Path) -> None:
         (b"FUGG\x03\x00\x00\x00" + bytes(4), "not a GGUF file"),
     ],
 )
-def test_B085_big_endian_and_other_versions(tmp_path: Path, head: bytes, says: str) -> None:
+def test_big_endian_and_other_versions(tmp_path: Path, head: bytes, says: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(head)
     with pytest.raises(GGUFError, match=says):
@@ -375,7 +377,8 @@ def split(tmp_path: Path) -> Callable[[int], Path]:
     return lambda no: tmp_path / f"m-{no:05d}-of-00003.gguf"
 
 
-def test_B086_any_file_opens_the_same_model(split: Callable[[int], Path], tmp_path: Path) -> None:
+# B086
+def test_any_file_opens_the_same_model(split: Callable[[int], Path], tmp_path: Path) -> None:
     whole = open_gguf(toy_gguf(tmp_path / "whole.gguf", tied=False))
     for no in (1, 2, 3):
         with open_gguf(split(no)) as g:
@@ -392,14 +395,16 @@ def test_B086_any_file_opens_the_same_model(split: Callable[[int], Path], tmp_pa
             assert g.tensors["output.weight"].path == split(3)
 
 
+# B086
 @pytest.mark.parametrize("opened", [1, 2])
-def test_B086_missing_file_is_named(split: Callable[[int], Path], opened: int) -> None:
+def test_missing_file_is_named(split: Callable[[int], Path], opened: int) -> None:
     split(3).unlink()
     with pytest.raises(ModelNotFoundError, match=r"missing .*m-00003-of-00003\.gguf"):
         open_gguf(split(opened))
 
 
-def test_B086_mixed_up_files_are_refused(split: Callable[[int], Path], tmp_path: Path) -> None:
+# B086
+def test_mixed_up_files_are_refused(split: Callable[[int], Path], tmp_path: Path) -> None:
     shutil.move(split(2), tmp_path / "aside")
     shutil.move(split(3), split(2))
     shutil.move(tmp_path / "aside", split(3))
@@ -407,13 +412,15 @@ def test_B086_mixed_up_files_are_refused(split: Callable[[int], Path], tmp_path:
         open_gguf(split(1))
 
 
-def test_B086_renamed_file_says_what_is_needed(split: Callable[[int], Path]) -> None:
+# B086
+def test_renamed_file_says_what_is_needed(split: Callable[[int], Path]) -> None:
     alone = split(1).rename(split(1).with_name("model.gguf"))
     with pytest.raises(GGUFError, match=r"split\.count .* name must end"):
         open_gguf(alone)
 
 
-def test_B086_tensor_total_is_checked(split: Callable[[int], Path], tmp_path: Path) -> None:
+# B086
+def test_tensor_total_is_checked(split: Callable[[int], Path], tmp_path: Path) -> None:
     one = split(1).read_bytes()
     key = string("split.tensors.count")
     at = one.index(key) + len(key) + 4
@@ -422,7 +429,8 @@ def test_B086_tensor_total_is_checked(split: Callable[[int], Path], tmp_path: Pa
         open_gguf(split(2))
 
 
-def test_B086_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+# B086
+def test_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
     for no in (1, 2):
         kvs = [kv("split.no", 2, struct.pack("<H", no - 1)), kv("split.count", 2, b"\2\0")]
         raw_gguf(tmp_path / f"m-{no:05d}-of-00002.gguf", kvs, [info("t", (32,))], DATA)
@@ -430,15 +438,17 @@ def test_B086_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
         open_gguf(tmp_path / "m-00001-of-00002.gguf")
 
 
+# B086
 @pytest.mark.parametrize("count", [b"\2", b"\xff"])
-def test_B086_hostile_counts(tmp_path: Path, count: bytes) -> None:
+def test_hostile_counts(tmp_path: Path, count: bytes) -> None:
     kvs = [kv("split.no", 2, b"\0\0"), kv("split.count", 1, count)]
     path = raw_gguf(tmp_path / "m-00001-of-65535.gguf", kvs, [info("t", (32,))], DATA)
     with pytest.raises(GGUFError, match=r"split\.count"):
         open_gguf(path)
 
 
-def test_B086_first_file_may_hold_metadata_alone(tmp_path: Path) -> None:
+# B086
+def test_first_file_may_hold_metadata_alone(tmp_path: Path) -> None:
     def kvs(no: int) -> list[bytes]:
         return [kv("split.no", 2, struct.pack("<H", no)), kv("split.count", 2, b"\2\0")]
 

@@ -67,7 +67,8 @@ MATH = (
 )
 
 
-def test_B106_amounts_are_escaped_and_formulas_are_not() -> None:
+# B106
+def test_amounts_are_escaped_and_formulas_are_not() -> None:
     text = (
         "Costs $5 today and $7 tomorrow. `$x$` $$E=mc^2$$ \\(a\\) US$ and $HOME or $1,000-$2,000."
     )

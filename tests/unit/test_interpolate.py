@@ -14,7 +14,8 @@ def fill(text: str, **names: object) -> str:
     return interpolate(text, names, str)
 
 
-def test_B100_only_blank_braced_names_are_replaced() -> None:
+# B100
+def test_only_blank_braced_names_are_replaced() -> None:
     untouched = (
         '{a*2 for a in xs}\n{"a": 1}\n{x!r:>10}\n{}\n{undefined}\n{name}\n{{name}}\n{{}}\n'
         r"\frac{a}{b} {{1}} {{ a + b }} {{ f() }} {{ a[i] }} {{ a[0:2] }} {%% if %%} $name ${name}"
@@ -24,7 +25,8 @@ def test_B100_only_blank_braced_names_are_replaced() -> None:
     assert fill("Hi {{ name }}, {{\tname  }}!", name="Bob") == "Hi Bob, Bob!"
 
 
-def test_B101_values_are_inserted_once_and_literally() -> None:
+# B101
+def test_values_are_inserted_once_and_literally() -> None:
     value = "set {p} costs $1 {{ name }} \\{{ name }} \\1 \\g<0>"
     assert fill("{{ VAL }}", VAL=value, name="Bob") == value
 

@@ -77,7 +77,8 @@ def play(answer: Any, **options: Any) -> tuple[Wire, list[Reply], Any]:
 # ----------------------------------------------------------------------------- frames
 
 
-def test_B104_frames_are_few_and_their_bytes_are_bounded() -> None:
+# B104
+def test_frames_are_few_and_their_bytes_are_bounded() -> None:
     answer = ["x" if i % 7 else " " for i in range(5000)]
     wire, kept, _ = play(answer, max_tokens=5000)
     assert kept[-1].text == "".join(answer)
@@ -282,8 +283,9 @@ class Pressed:
         self.close()
 
 
+# B109
 @pytest.mark.parametrize("after", [0, 1, 2, 5, 9])
-def test_B109_an_interrupt_keeps_the_partial(after: int) -> None:
+def test_an_interrupt_keeps_the_partial(after: int) -> None:
     inner = LLM(Scripted(lambda _: [" a"] * 20)).stream("Hi", max_tokens=256)
     stream = Pressed(inner, after)
     wire, kept = Wire(), []
@@ -299,7 +301,8 @@ def test_B109_an_interrupt_keeps_the_partial(after: int) -> None:
     assert issubclass(Interrupted, KeyboardInterrupt)
 
 
-def test_B109_an_interrupt_inside_a_display_update() -> None:
+# B109
+def test_an_interrupt_inside_a_display_update() -> None:
     class Struck(screens.CellScreen):
         struck = False
 
@@ -328,7 +331,8 @@ def test_a_second_interrupt_ends_at_once() -> None:
         screens.follow(stream, screens.QuietScreen(), [].append)
 
 
-def test_LAI11_a_failure_keeps_what_came_before() -> None:
+# LAI-11
+def test_a_failure_keeps_what_came_before() -> None:
     wire, kept, error = play([" one", " two", ZeroDivisionError("boom")])
     assert isinstance(error, EngineError)
     assert isinstance(error.__cause__, ZeroDivisionError)

@@ -66,7 +66,8 @@ def test_every_option_reaches_the_request(shell: InteractiveShell, script: Scrip
     assert request.logprobs == 4
 
 
-def test_LAI3_explicit_zero_is_greedy_and_LAI2_no_budget_is_256(
+# LAI-3, LAI-2
+def test_explicit_zero_is_greedy_and_no_budget_is_256(
     shell: InteractiveShell, script: Scripted
 ) -> None:
     cell(shell, "-t 0 -n 0", "Hi")
@@ -97,7 +98,7 @@ def test_quiet_shows_nothing(shell: InteractiveShell, script: Scripted) -> None:
     assert shell.user_ns["_llm"].text == "An **answer**."
 
 
-def test_C13_a_cell_returns_nothing(shell: InteractiveShell, script: Scripted) -> None:
+def test_a_cell_returns_nothing(shell: InteractiveShell, script: Scripted) -> None:
     with displays(shell) as data:
         result = shell.run_cell("%%llm\nHi")
     assert result.success
@@ -108,7 +109,8 @@ def test_C13_a_cell_returns_nothing(shell: InteractiveShell, script: Scripted) -
 # ----------------------------------------------------------------------------- interpolation
 
 
-def test_B100_the_prompt_is_exact(shell: InteractiveShell, script: Scripted) -> None:
+# B100
+def test_the_prompt_is_exact(shell: InteractiveShell, script: Scripted) -> None:
     body = '{a*2 for a in xs}\n{"a": 1}\n{x!r:>10}\n{}\n{undefined}\n{name}\n$name {{name}}'
     shell.user_ns["name"] = "Bob"
     shell.run_cell("%%llm -q\n" + body + "\nHi {{ name }}")
@@ -116,13 +118,14 @@ def test_B100_the_prompt_is_exact(shell: InteractiveShell, script: Scripted) -> 
     assert message.text == body + "\nHi Bob"
 
 
-def test_B101_values_are_not_interpolated_again(shell: InteractiveShell, script: Scripted) -> None:
+# B101
+def test_values_are_not_interpolated_again(shell: InteractiveShell, script: Scripted) -> None:
     shell.user_ns["VAL"] = "set {p} costs $1 {{ name }}"
     shell.run_cell("%%llm -q\n{{ VAL }}")
     assert script.requests[-1].prompt[0].text == "set {p} costs $1 {{ name }}"
 
 
-def test_C4_the_line_is_not_expanded_by_ipython(shell: InteractiveShell, script: Scripted) -> None:
+def test_the_line_is_not_expanded_by_ipython(shell: InteractiveShell, script: Scripted) -> None:
     shell.user_ns.update(name="Bob", x=1)
     shell.run_cell("%llm ask -n 5 {x} $name ${x} {{ name }} don't \"quote")
     assert script.requests[-1].prompt[0].text == "{x} $name ${x} Bob don't \"quote"
@@ -155,7 +158,7 @@ def test_raw_switches_it_off(shell: InteractiveShell, script: Scripted) -> None:
         cell(shell, "", "{{ nothing }}")
 
 
-def test_C20_objects_become_text(shell: InteractiveShell) -> None:
+def test_objects_become_text(shell: InteractiveShell) -> None:
     class Own:
         def _repr_llm_(self) -> str:
             return "for models"
@@ -196,7 +199,7 @@ def test_C20_objects_become_text(shell: InteractiveShell) -> None:
         ("-t 0 --help", r"%%llm\? lists the options"),
     ],
 )
-def test_C12_a_wrong_option_is_a_usage_error(
+def test_a_wrong_option_is_a_usage_error(
     shell: InteractiveShell, script: Scripted, line: str, words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
@@ -328,7 +331,7 @@ def test_unload_frees_and_an_unknown_name_is_an_error(
 # ----------------------------------------------------------------------------- settings
 
 
-def test_C6_settings_are_traits(shell: InteractiveShell, script: Scripted) -> None:
+def test_settings_are_traits(shell: InteractiveShell, script: Scripted) -> None:
     for line in (
         "LLMMagics.temperature = 0",
         "LLMMagics.max_tokens = 9",
@@ -376,7 +379,7 @@ def names(shell: InteractiveShell) -> dict[str, dict[str, Any]]:
     return {kind: dict(table) for kind, table in shell.magics_manager.magics.items()}
 
 
-def test_C1_unload_restores_everything(script: Scripted) -> None:
+def test_unload_restores_everything(script: Scripted) -> None:
     shell = InteractiveShell()
     before = (
         names(shell),
@@ -450,7 +453,7 @@ def test_the_gate_is_held_while_a_cell_runs(shell: InteractiveShell) -> None:
     assert not hub.gate.closed
 
 
-def test_C21_completions(shell: InteractiveShell) -> None:
+def test_completions(shell: InteractiveShell) -> None:
     def of(text: str) -> list[str]:
         with provisionalcompleter():
             return [c.text.split(" ")[-1] for c in shell.Completer.completions(text, len(text))]
@@ -461,7 +464,7 @@ def test_C21_completions(shell: InteractiveShell) -> None:
     assert "smollm2" in of("%%llm -m smo")
 
 
-def test_C3_help_is_real(shell: InteractiveShell) -> None:
+def test_help_is_real(shell: InteractiveShell) -> None:
     help_of_cell = shell.magics_manager.magics["cell"]["llm"].__doc__
     for word in ("%%llm [-m MODEL]", "--logprobs", "{{ name }}", "Sampling", "-o NAME"):
         assert word in help_of_cell
@@ -488,7 +491,7 @@ def test_loading_imports_nothing_heavy() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_C27_a_terminal_streams_to_stdout(script: Scripted, capsys: Any) -> None:
+def test_a_terminal_streams_to_stdout(script: Scripted, capsys: Any) -> None:
     from IPython.terminal.interactiveshell import TerminalInteractiveShell
 
     shell = TerminalInteractiveShell()

@@ -417,7 +417,7 @@ def test_a_name_is_what_the_model_sees(
         ("--score --choices a|b", UsageError, "no place for --choices"),
     ],
 )
-def test_C12_wrong_options_say_what_is_wrong(
+def test_wrong_options_say_what_is_wrong(
     tools: InteractiveShell, script: Scripted, line: str, error: type[Exception], words: str
 ) -> None:
     def positional(n: int, /) -> int:
@@ -699,7 +699,8 @@ def test_a_cut_answer_has_no_value_and_says_so(
 # ----------------------------------------------------------------------------- prefill, reasoning
 
 
-def test_TG24_a_prefilled_answer_is_shown_whole_but_holds_the_new_text_only(
+# TG-24
+def test_a_prefilled_answer_is_shown_whole_but_holds_the_new_text_only(
     shell: InteractiveShell, script: Scripted, answers: Answers
 ) -> None:
     shell.user_ns["town"] = "Rome"
@@ -713,7 +714,8 @@ def test_TG24_a_prefilled_answer_is_shown_whole_but_holds_the_new_text_only(
     assert output[VENDOR]["text"] == " is old."
 
 
-def test_B040_a_prefilled_turn_is_remembered_whole(
+# B040
+def test_a_prefilled_turn_is_remembered_whole(
     shell: InteractiveShell, script: Scripted, answers: Answers
 ) -> None:
     answers.say(" is old.", "B")
@@ -740,8 +742,9 @@ def test_a_prefill_belongs_to_the_first_round(
     ]  # fmt: skip
 
 
+# B070
 @pytest.mark.parametrize("end", ["-n 4", "--stop END"])
-def test_B070_an_answer_that_never_came_is_said(
+def test_an_answer_that_never_came_is_said(
     shell: InteractiveShell, script: Scripted, answers: Answers, end: str
 ) -> None:
     answers.say("<think>" + "long " * 8 + "END")
@@ -824,7 +827,7 @@ def test_a_terminal_shows_each_call_as_it_comes(
     extension.unload_ipython_extension(shell)
 
 
-def test_C21_values_of_options_are_completed(tools: InteractiveShell, script: Scripted) -> None:
+def test_values_of_options_are_completed(tools: InteractiveShell, script: Scripted) -> None:
     from IPython.core.completer import provisionalcompleter
 
     def of(text: str) -> list[str]:
@@ -847,7 +850,7 @@ def test_the_chat_widget_takes_the_tools_of_its_line(tools: InteractiveShell) ->
     assert chat._host._values["choices"] == ("yes", "no")
 
 
-def test_C3_help_names_the_options(shell: InteractiveShell) -> None:
+def test_help_names_the_options(shell: InteractiveShell) -> None:
     text = shell.magics_manager.magics["cell"]["llm"].__doc__
     for word in ("--chat NAME", "--tools NAMES", "--schema NAME", "--choices A|B|C", "--prefill"):
         assert word in text

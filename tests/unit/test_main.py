@@ -119,7 +119,8 @@ def _playing(monkeypatch, *answers):
     return script
 
 
-def test_TG69_terminal_chat_keeps_the_conversation_until_end_of_file(monkeypatch, capsys):
+# TG-69
+def test_terminal_chat_keeps_the_conversation_until_end_of_file(monkeypatch, capsys):
     """Every answer ends with a blank line."""
     script = _playing(monkeypatch, "one two", "three")
     _typing(monkeypatch, "hello", "  ", "/etc/passwd is what?")
@@ -135,7 +136,8 @@ def test_TG69_terminal_chat_keeps_the_conversation_until_end_of_file(monkeypatch
     assert capsys.readouterr().out == "one two\n\nthree\n\n"
 
 
-def test_TG69_an_interrupted_answer_stays_in_the_terminal_chat(monkeypatch, capsys):
+# TG-69
+def test_an_interrupted_answer_stays_in_the_terminal_chat(monkeypatch, capsys):
     script = _playing(monkeypatch, ["one ", "two"], "three")
     _typing(monkeypatch, "hello", "again")
     pressed = []

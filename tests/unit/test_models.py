@@ -102,7 +102,8 @@ def left(folder: Path) -> list[str]:
 # ----------------------------------------------------------------------------- what a string means
 
 
-def test_LAI21_file_folder_or_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# LAI-21
+def test_file_folder_or_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "Some-Model.Q4_1.gguf"
     file.write_bytes(b"GGUF")
     for given in (str(file), file, f" {file} "):
@@ -122,7 +123,8 @@ def test_LAI21_file_folder_or_not_found(tmp_path: Path, monkeypatch: pytest.Monk
         models.resolve("sub/such.gguf")
 
 
-def test_LAI22_folder_means_its_first_gguf(tmp_path: Path) -> None:
+# LAI-22
+def test_folder_means_its_first_gguf(tmp_path: Path) -> None:
     for name in ("b.gguf", "c.GGUF", "z.gguf", "a.txt", "._a.gguf", "a-mmproj-f16.gguf"):
         (tmp_path / name).write_bytes(b"GGUF")
     (tmp_path / "a.gguf").mkdir()  # a folder of that name is no model
@@ -132,7 +134,8 @@ def test_LAI22_folder_means_its_first_gguf(tmp_path: Path) -> None:
     assert found.name == tmp_path.name
 
 
-def test_LAI22_split_set_in_a_folder(tmp_path: Path) -> None:
+# LAI-22
+def test_split_set_in_a_folder(tmp_path: Path) -> None:
     for no in (2, 1, 3):
         (tmp_path / f"m-{no:05d}-of-00003.gguf").write_bytes(b"GGUF")
     assert models.resolve(tmp_path).path.name == "m-00001-of-00003.gguf"
@@ -149,7 +152,8 @@ def test_folder_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
         models.resolve(tmp_path)
 
 
-def test_TG90_unknown_name_gives_near_spellings_and_all_names() -> None:
+# TG-90
+def test_unknown_name_gives_near_spellings_and_all_names() -> None:
     with pytest.raises(ModelNotFoundError) as e:
         models.resolve("smolm2")
     assert "no model 'smolm2'" in str(e.value)
@@ -164,7 +168,8 @@ def test_TG90_unknown_name_gives_near_spellings_and_all_names() -> None:
         models.resolve("a\0b")
 
 
-def test_TG90_alias_table_means_files_of_small_models() -> None:
+# TG-90
+def test_alias_table_means_files_of_small_models() -> None:
     rows = {row.name: row for row in models.known()}
     assert next(iter(rows)) == models.DEFAULT
     for link in table.LINKED:
@@ -652,8 +657,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
+# TG-90
 @pytest.mark.parametrize("path", ["/m.gguf", "/unknown/m.gguf", "/moved/m.gguf", "/m.gguf?x=1"])
-def test_TG90_url_of_a_file(site: str, own_cache: Path, path: str) -> None:
+def test_url_of_a_file(site: str, own_cache: Path, path: str) -> None:
     big = CONTENT * 6  # three reads
     Web.files = {"/m.gguf": big, "/unknown/m.gguf": big}
     told: list[tuple[str, int, int]] = []
@@ -726,6 +732,7 @@ NAMES = [
 ]
 
 
+# LAI-21
 @pytest.mark.parametrize(
     ("file", "chosen"),
     [
@@ -736,7 +743,7 @@ NAMES = [
         ("F16", "big/m-F16-00001-of-00002.gguf"),
     ],
 )
-def test_LAI21_file_of_a_repository(file: str | None, chosen: str) -> None:
+def test_file_of_a_repository(file: str | None, chosen: str) -> None:
     assert web.choose("o/r", file, NAMES) == chosen
 
 
@@ -828,7 +835,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return fake
 
 
-def test_LAI23_only_needed_files_of_a_repository(hub: FakeHub) -> None:
+# LAI-23
+def test_only_needed_files_of_a_repository(hub: FakeHub) -> None:
     told: list[tuple[str, int, int]] = []
     threads = set()
 

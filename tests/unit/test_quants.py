@@ -37,7 +37,8 @@ def test_table_is_ggmls() -> None:
         assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)] == (q.block, q.bytes)
 
 
-def test_TG87_needed_types_are_there() -> None:
+# TG-87
+def test_needed_types_are_there() -> None:
     need = (
         "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS "
         "IQ2_S IQ3_XXS IQ3_S IQ4_XS IQ4_NL TQ1_0 TQ2_0 MXFP4 NVFP4"
@@ -65,8 +66,9 @@ def test_blocks_rewritten_for_the_kernels_keep_every_value(kind: str) -> None:
     assert np.array_equal(got, oracle(kind, raw))
 
 
+# B089
 @pytest.mark.parametrize("kind", KINDS)
-def test_B089_random_bytes_decode_like_the_reference(kind: str) -> None:
+def test_random_bytes_decode_like_the_reference(kind: str) -> None:
     # Any byte pattern, infinite and NaN scales included: equal bits, and NaN where NaN is.
     q = QUANTS[KINDS[kind]]
     raw = np.random.default_rng(1).integers(0, 256, (5000, q.bytes), dtype=np.uint8)
@@ -155,7 +157,8 @@ def test_memory_beyond_the_result_is_bounded() -> None:
     assert peak < 1 << 20
 
 
-def test_B089_all_unsupported_tensors_are_named_at_once(tmp_path: Path) -> None:
+# B089
+def test_all_unsupported_tensors_are_named_at_once(tmp_path: Path) -> None:
     types = {"*ffn_up*": "Q8_K", "*attn_q*": "Q8_1", "*": "Q4_0"}
     with open_gguf(toy_gguf(tmp_path / "m.gguf", types=types, dim=256, ff=256)) as g:
         with pytest.raises(UnsupportedModelError) as e:
@@ -171,7 +174,8 @@ def test_B089_all_unsupported_tensors_are_named_at_once(tmp_path: Path) -> None:
             dequantize(g.tensors["blk.0.ffn_up.weight"])
 
 
-def test_B089_mixed_file_is_accepted_whatever_file_type_says(tmp_path: Path) -> None:
+# B089
+def test_mixed_file_is_accepted_whatever_file_type_says(tmp_path: Path) -> None:
     types = {"output.weight": "Q6_K", "*ffn_down*": "Q4_1", "*": "Q4_0"}
     path = toy_gguf(
         tmp_path / "m.gguf",

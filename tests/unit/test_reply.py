@@ -63,7 +63,8 @@ def test_a_partial_reply_counts_what_is_there():
     assert (reply.text, reply.finish_reason, reply.usage) == ("He", None, Usage(9, 3, 1))
 
 
-def test_LC46_perplexity_is_exp_of_minus_the_mean_logprob():
+# LC-46
+def test_perplexity_is_exp_of_minus_the_mean_logprob():
     reply = Reply("ab", tokens=(token("a", -1.0), token("b", -3.0), token("c", None)))
     assert reply.mean_logprob == -2.0
     assert reply.perplexity == pytest.approx(math.exp(2.0))
@@ -105,7 +106,8 @@ def test_a_token_of_bars_and_tabs_comes_back():
     assert Reply.from_dict(tabs).tokens[0].bytes == b"a|b"
 
 
-def test_B076_infinite_logprobs_are_left_out_of_the_json():
+# B076
+def test_infinite_logprobs_are_left_out_of_the_json():
     reply = Reply("a", tokens=(token("a", -math.inf, top=(Top(1, b"b", -math.inf),)),))
     assert reply.to_dict()["tokens"] == ["7|a||1|0||1|b|"]
     again = Reply.from_dict(json.loads(json.dumps(reply.to_dict(), allow_nan=False)))

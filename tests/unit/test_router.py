@@ -35,41 +35,47 @@ def deltas(pieces, **options):
 # ----------------------------------------------------------------------------- UTF-8
 
 
-def test_B017_characters_split_over_tokens():
+# B017
+def test_characters_split_over_tokens():
     pieces = [b"\xf0\x9f", b"\x98\x80", b"\x20\x6f\x6b"]
     assert deltas(pieces) == ["", "\U0001f600", " ok", ""]
     _, events, _ = events_of(pieces)
     assert [len(e.tokens) for e in events] == [2, 1]
 
 
-def test_B010_byte_tokens():
+# B010
+def test_byte_tokens():
     assert deltas([b"\xed", b"\x95", b"\x9c"]) == ["", "", "\ud55c", ""]
 
 
+# B017, LC-25
 @given(st.text(st.characters(exclude_categories=("Cs",)), max_size=40))
 @settings(max_examples=200, deadline=None)
-def test_B017_LC25_any_text_cut_between_any_bytes(text):
+def test_any_text_cut_between_any_bytes(text):
     outcome = all_chunkings(text)
     assert outcome.content == text
 
 
+# B019
 @pytest.mark.parametrize("reason", ["length", "stop", "interrupted"])
-def test_B019_an_incomplete_character_at_the_end_is_one_replacement(reason):
+def test_an_incomplete_character_at_the_end_is_one_replacement(reason):
     for pieces in ([b"a\xf0\x9f\x98"], [b"a", b"\xf0", b"\x9f", b"\x98"]):
         outcome = route(pieces, reason)
         assert (outcome.content, outcome.finish) == ("a\ufffd", reason)
 
 
-def test_B019_nothing_follows_a_stop_string():
+# B019
+def test_nothing_follows_a_stop_string():
     outcome = route([b"ab", b"X\xf0\x9f"], stop=("X",))
     assert outcome.content == "ab"
     outcome = route([b"ab", b"X", b"\xf0\x9f"], stop=("X",))
     assert outcome.content == "ab"
 
 
+# B017
 @given(st.binary(max_size=30), st.lists(st.integers(0, 30), max_size=6))
 @settings(max_examples=200, deadline=None)
-def test_B017_bytes_that_are_no_text_decode_as_python_does(data, places):
+def test_bytes_that_are_no_text_decode_as_python_does(data, places):
     places = sorted(min(p, len(data)) for p in places)
     pieces = [data[a:b] for a, b in pairwise([0, *places, len(data)])]
     assert route(pieces).content == data.decode("utf-8", "replace")
@@ -78,28 +84,33 @@ def test_B017_bytes_that_are_no_text_decode_as_python_does(data, places):
 # ----------------------------------------------------------------------------- stop strings
 
 
-def test_B021_LC20_LC21_LC23_a_stop_string_over_many_tokens():
+# B021, LC-20, LC-21, LC-23
+def test_a_stop_string_over_many_tokens():
     outcome = all_chunkings("RSTUVWXYZ!", stop=("UVWXYZ",))
     assert (outcome.content, outcome.finish) == ("RST", "stop")
     assert deltas(["RST", "UV", "W", "XY", "Z", "!"], stop=("UVWXYZ",))[0] == "RST"
 
 
-def test_LC21_held_text_is_released_when_it_cannot_match_any_more():
+# LC-21
+def test_held_text_is_released_when_it_cannot_match_any_more():
     assert deltas(["a", "UV", "x", "b"], stop=("UVW",)) == ["a", "", "UVx", "b", ""]
 
 
-def test_B022_LC24_held_text_comes_out_at_the_end():
+# B022, LC-24
+def test_held_text_comes_out_at_the_end():
     assert all_chunkings("Hi?\n", stop=("\n\n",)).content == "Hi?\n"
     outcome = all_chunkings("Hi?\n", stop=("\n",))
     assert (outcome.content, outcome.finish) == ("Hi?", "stop")
 
 
-def test_B023_no_text_comes_twice():
+# B023
+def test_no_text_comes_twice():
     outcome = all_chunkings(" Bob!\n", stop=("\n", "Bob:"))
     assert outcome.content == " Bob!"
 
 
-def test_B025_text_that_cannot_begin_a_stop_string_is_not_held():
+# B025
+def test_text_that_cannot_begin_a_stop_string_is_not_held():
     pieces = ["a", "b", "</thi", "nk>", "done"]
     options = {"stop": ("<|very_long_stop|>",), "reasoning": THINK, "in_reasoning": True}
     _, events, _ = events_of(pieces, **options)
@@ -111,14 +122,16 @@ def test_B025_text_that_cannot_begin_a_stop_string_is_not_held():
     assert deltas(pieces, **options)[0] == "a"
 
 
-def test_B026_stop_strings_do_not_count_in_reasoning():
+# B026
+def test_stop_strings_do_not_count_in_reasoning():
     text = "<think>is it green or blue?</think>It is green."
     outcome = think(text, stop=("green",))
     assert outcome.reasoning == "is it green or blue?"
     assert (outcome.content, outcome.finish) == ("It is ", "stop")
 
 
-def test_B026_unless_asked():
+# B026
+def test_unless_asked():
     text = "<think>is it green or blue?</think>It is green."
     outcome = think(text, stop=("green",), stop_in_reasoning=True)
     assert (outcome.reasoning, outcome.content, outcome.finish) == ("is it ", "", "stop")
@@ -142,19 +155,22 @@ def test_a_stop_string_that_is_a_tag_stops():
     assert (outcome.content, outcome.calls, outcome.finish) == ("A", (), "stop")
 
 
-def test_LC22_the_earliest_start_wins():
+# LC-22
+def test_the_earliest_start_wins():
     assert all_chunkings("xxabcdyy", stop=("cd", "abcd", "bc")).content == "xx"
     assert all_chunkings("xxabcyy", stop=("c", "abcd")).content == "xxab"
     assert all_chunkings("xxabc", stop=("c", "abcd")).content == "xxab"  # the end decides
     assert all_chunkings("ab", stop=("ab", "a", "abc")).content == ""
 
 
-def test_LC24_empty_stop_strings_are_ignored():
+# LC-24
+def test_empty_stop_strings_are_ignored():
     outcome = all_chunkings("abc", stop=("", "x"))
     assert (outcome.content, outcome.finish) == ("abc", "stop")
 
 
-def test_LC10_reasons():
+# LC-10
+def test_reasons():
     assert all_chunkings("ab", "length").finish == "length"
     assert all_chunkings("ab", "stop").finish == "stop"
     assert all_chunkings("abX", "length", stop=("X",)).finish == "stop"
@@ -162,6 +178,7 @@ def test_LC10_reasons():
     assert all_chunkings(CALL, "length", syntax=HERMES, tools=TOOLS).finish == "length"
 
 
+# LC-26
 @pytest.mark.parametrize(
     ("pieces", "kept", "trimmed"),
     [
@@ -175,7 +192,7 @@ def test_LC10_reasons():
         (["a", b"b\xe2\x82", b"\xac"], 2, 1),
     ],
 )
-def test_LC26_kept_tokens_are_those_whose_text_shows(pieces, kept, trimmed):
+def test_kept_tokens_are_those_whose_text_shows(pieces, kept, trimmed):
     stop = ("STOP",) if b"\xac" not in pieces else ("€",)
     router, events, reason = events_of(pieces, stop=stop)
     tokens = [t for e in events for t in e.tokens]
@@ -191,7 +208,8 @@ def test_tokens_after_a_stop_string_are_ignored():
     assert router.finish("length") == ((), "stop")
 
 
-def test_B077_one_entry_a_token():
+# B077
+def test_one_entry_a_token():
     pieces = ["Hi", "ya", "!", b"\xf0\x9f", b"\x98\x80"]
     _, events, _ = events_of(pieces, stop=("Hiyaxxx",))
     assert [(e.text, len(e.tokens)) for e in events] == [("Hiya!", 3), ("😀", 2)]
@@ -201,12 +219,14 @@ def test_B077_one_entry_a_token():
 # ----------------------------------------------------------------------------- reasoning
 
 
-def test_TG30_reasoning_until_its_closing_tag():
+# TG-30
+def test_reasoning_until_its_closing_tag():
     outcome = think("<think>a < b</think>c")
     assert (outcome.reasoning, outcome.content) == ("a < b", "c")
 
 
-def test_TG31_TG33_only_what_may_be_a_tag_waits():
+# TG-31, TG-33
+def test_only_what_may_be_a_tag_waits():
     assert deltas(["<th", "e>"], reasoning=THINK) == ["", "<the>", ""]
     assert deltas(["<", "think", ">", "a", "</", "b", "</think", ">c"], reasoning=THINK) == [
         *("", "", "", "a", "", "</b", "", "c"),
@@ -214,7 +234,8 @@ def test_TG31_TG33_only_what_may_be_a_tag_waits():
     ]
 
 
-def test_B062_LC_the_prompt_opened_the_tag():
+# B062
+def test_reasoning_goes_on_where_the_prompt_opened_its_tag():
     outcome = think("plan\n</think>\n\n42", in_reasoning=True)
     assert (outcome.reasoning, outcome.content) == ("plan", "42")
     again = think("<think>\nplan\n</think>\n\n42", in_reasoning=True)
@@ -226,24 +247,28 @@ def test_a_closing_tag_where_the_prompt_closed_it_already():
     assert think("\n</think>\n\n42", in_reasoning=True).content == "42"
 
 
-def test_TG34_line_breaks_behind_the_tag_are_markup():
+# TG-34
+def test_line_breaks_behind_the_tag_are_markup():
     assert think("<think>a</think>\n\n  b").content == "  b"
     assert deltas(["<think>a</think>", "\n", "\n", "b"], reasoning=THINK)[-2:] == ["b", ""]
 
 
+# TG-35, B070
 @pytest.mark.parametrize("reason", ["length", "stop", "interrupted"])
-def test_TG35_B070_reasoning_that_never_closes(reason):
+def test_reasoning_that_never_closes(reason):
     outcome = think("<think>long </thin", reason)
     assert (outcome.reasoning, outcome.content) == ("long </thin", "")
     assert outcome.finish == reason
 
 
-def test_B070_reasoning_cut_by_a_stop_string():
+# B070
+def test_reasoning_cut_by_a_stop_string():
     outcome = think("<think>long\n\nX", stop=("\n\n",), stop_in_reasoning=True)
     assert (outcome.reasoning, outcome.content, outcome.finish) == ("long", "", "stop")
 
 
-def test_TG36_B068_calls_in_reasoning_are_reasoning():
+# TG-36, B068
+def test_calls_in_reasoning_are_reasoning():
     text = '<think>some models use <tool_call>{"name":"rm","arguments":{}}</tool_call></think>ok'
     outcome = think(text, syntax=HERMES, tools=TOOLS)
     assert outcome.calls == ()
@@ -251,6 +276,7 @@ def test_TG36_B068_calls_in_reasoning_are_reasoning():
     assert outcome.content == "ok"
 
 
+# TG-37, B067
 @pytest.mark.parametrize(
     "text",
     [
@@ -260,14 +286,15 @@ def test_TG36_B068_calls_in_reasoning_are_reasoning():
         "x <think>",
     ],
 )
-def test_TG37_B067_tags_later_in_the_text_are_text(text):
+def test_tags_later_in_the_text_are_text(text):
     outcome = think(text)
     assert (outcome.reasoning, outcome.content) == ("", text)
     outcome = think(f"<think>r</think>{text}")
     assert (outcome.reasoning, outcome.content) == ("r", text)
 
 
-def test_B065_empty_reasoning_leaves_no_trace():
+# B065
+def test_empty_reasoning_leaves_no_trace():
     for pieces in cuts("<think>\n\n</think>\n\nHi"):
         _, events, _ = events_of(pieces, reasoning=THINK)
         assert {e.kind for e in events} == {"answer"}
@@ -289,7 +316,8 @@ def test_every_pair_of_tags(name):
     assert (outcome.reasoning, outcome.content) == ("why", "so")
 
 
-def test_TG30_without_tags_everything_is_content():
+# TG-30
+def test_without_tags_everything_is_content():
     assert all_chunkings("<think>a</think>b").content == "<think>a</think>b"
 
 
@@ -302,7 +330,8 @@ def control(id, data=b""):
     return Token(id, data, -0.5, 1)
 
 
-def test_B067_a_control_token_opens_reasoning_anywhere():
+# B067
+def test_a_control_token_opens_reasoning_anywhere():
     pieces = ["A", control(1), "why", control(2), "B", control(1), "again", control(2), " C"]
     outcome = route(pieces, reasoning=THINK, controls=CONTROLS)
     assert (outcome.reasoning, outcome.content) == ("why\n\nagain", "AB C")
@@ -333,7 +362,8 @@ def test_a_control_token_ends_a_half_character():
 # ----------------------------------------------------------------------------- calls
 
 
-def test_LC62_a_call_streams_in_pieces():
+# LC-62
+def test_a_call_streams_in_pieces():
     pieces = ["Hi ", "<tool_call>", '{"name": "f"', ', "arguments": {"a"', ": [1", ', "}"]', "}}"]
     _, events, reason = events_of(pieces, syntax=HERMES, tools=TOOLS)
     assert [type(e) for e in events[:2]] == [Delta, CallDelta]
@@ -346,29 +376,34 @@ def test_LC62_a_call_streams_in_pieces():
     assert reason == "tool_calls"
 
 
-def test_LC63_text_that_comes_with_the_end_and_single_characters():
+# LC-63
+def test_text_that_comes_with_the_end_and_single_characters():
     assert all_chunkings(f"{CALL}<", syntax=HERMES, tools=TOOLS).content == "<"
     assert all_chunkings("<", syntax=HERMES, tools=TOOLS).content == "<"
 
 
-def test_LC64_TG41_LAI8_an_incomplete_tag():
+# LC-64, TG-41, LAI-8
+def test_an_incomplete_tag():
     assert deltas(["Hi <tool_c"], syntax=HERMES, tools=TOOLS) == ["Hi ", "<tool_c"]
     assert deltas(["Hi <tool_c", "x"], syntax=HERMES, tools=TOOLS) == ["Hi ", "<tool_cx", ""]
 
 
-def test_LC65_LC66_TG42_TG52_no_body_shows_whatever_the_borders():
+# LC-65, LC-66, TG-42, TG-52
+def test_no_body_shows_whatever_the_borders():
     text = f"<think>t</think>\n\nA {CALL} B {CALL}\n\n{CALL}"
     outcome = all_chunkings(text, reasoning=THINK, syntax=HERMES, tools=TOOLS)
     assert (outcome.reasoning, outcome.content) == ("t", "A  B ")
     assert len(outcome.calls) == 3
 
 
-def test_LAI7_no_calls_no_call_events():
+# LAI-7
+def test_no_calls_no_call_events():
     _, events, _ = events_of(["just", " text"], syntax=HERMES, tools=TOOLS, reasoning=THINK)
     assert all(isinstance(e, Delta) and e.kind == "answer" for e in events)
 
 
-def test_LC9_an_event_without_text_comes_last_if_at_all():
+# LC-9
+def test_an_event_without_text_comes_last_if_at_all():
     text = f"<think>a</think>b{CALL}c{CALL}"
     for pieces in cuts(text):
         _, events, _ = events_of(pieces, reasoning=THINK, syntax=HERMES, tools=TOOLS)
@@ -409,6 +444,7 @@ json_values = st.recursive(
 arguments = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
 
 
+# TG-52, LC-65
 @given(
     st.lists(scraps | words, max_size=14).map("".join),
     st.booleans(),
@@ -418,9 +454,7 @@ arguments = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
     st.integers(0, 2**32),
 )
 @settings(max_examples=300, deadline=None)
-def test_TG52_LC65_any_text_cut_anywhere_is_the_same_reply(
-    text, inside, with_tools, stop, name, seed
-):
+def test_any_text_cut_anywhere_is_the_same_reply(text, inside, with_tools, stop, name, seed):
     options = {
         "reasoning": THINK,
         "in_reasoning": inside,
@@ -432,12 +466,13 @@ def test_TG52_LC65_any_text_cut_anywhere_is_the_same_reply(
     assert all(run == runs[0] for run in runs)
 
 
+# B046, TG-46
 @given(
     st.sampled_from(sorted(set(SYNTAXES) - {"gpt-oss"})),
     st.lists(st.just("OPEN") | scraps | words, max_size=10),
 )
 @settings(max_examples=400, deadline=None)
-def test_B046_TG46_no_character_vanishes(name, parts):
+def test_no_character_vanishes(name, parts):
     """What holds no call is content to the letter, markup and blank lines included."""
     syntax = SYNTAXES[name]
     text = "".join((*syntax.open, *syntax.bare)[0] if part == "OPEN" else part for part in parts)
@@ -447,6 +482,7 @@ def test_B046_TG46_no_character_vanishes(name, parts):
         assert outcome.content == text
 
 
+# B043, B046
 @given(
     st.lists(
         st.tuples(st.just("text"), words)
@@ -459,7 +495,7 @@ def test_B046_TG46_no_character_vanishes(name, parts):
     st.integers(0, 2**32),
 )
 @settings(max_examples=60, deadline=None)
-def test_B043_B046_generated_transcripts(segments, reasoning, name, seed):
+def test_generated_transcripts(segments, reasoning, name, seed):
     """Transcripts whose parts are known: every call is found, every other character comes out."""
     written, content, calls = "", "", []
     if reasoning is not None:

@@ -33,26 +33,29 @@ def support(values, draws=1000, **settings):
 RAW = [-0.4076, -1.4076, -2.4076]
 
 
+# B073, LC-43
 @pytest.mark.parametrize(
     "settings",
     [{"temperature": 0.0}, {"temperature": 0.5}, {"temperature": 1.0, "top_p": 0.1},
      {"temperature": 0.5, "top_k": 1}, {"temperature": -1.0}, {"mirostat": (5.0, 0.1)}],
 )  # fmt: skip
-def test_B073_LC43_logprobs_are_of_the_raw_logits_whatever_the_sampler(settings):
+def test_logprobs_are_of_the_raw_logits_whatever_the_sampler(settings):
     pick = sampler(top=3, seed=0, **settings).pick(logits(2, 1, 0))
     assert [lp for _, lp, _ in pick.top] == pytest.approx(RAW, abs=1e-4)
     assert pick.logprob == pytest.approx(RAW[pick.id], abs=1e-4)
     assert pick.rank == pick.id + 1
 
 
-def test_B073_the_temperature_view_differs_and_can_be_computed_from_the_raw_one():
+# B073
+def test_the_temperature_view_differs_and_can_be_computed_from_the_raw_one():
     # log softmax(logits / T): what a label "after temperature" would show; ours is raw.
     scaled = logits(2, 1, 0) / 0.5
     assert scaled - log_sum_exp(scaled) == pytest.approx([-0.1429, -2.1429, -4.1429], abs=1e-4)
 
 
+# B074
 @given(st.lists(st.floats(-80, 80, width=32), min_size=1, max_size=50))
-def test_B074_LC44_logprobs_are_never_positive_and_sum_to_one(values):
+def test_logprobs_are_never_positive_and_sum_to_one(values):
     row = logits(*values)
     pick = sampler(len(values), top=len(values), temperature=0.0).pick(row)
     logprobs = [lp for _, lp, _ in pick.top]
@@ -62,7 +65,8 @@ def test_B074_LC44_logprobs_are_never_positive_and_sum_to_one(values):
     assert pick.id == int(row.argmax())
 
 
-def test_B076_forbidden_candidates_are_marked_and_json_stays_valid():
+# B076
+def test_forbidden_candidates_are_marked_and_json_stays_valid():
     class OnlyToken2:
         def mask(self):
             return np.array([0b100], np.uint32)
@@ -79,7 +83,8 @@ def test_B076_forbidden_candidates_are_marked_and_json_stays_valid():
     json.dumps([pick.top, pick.logprob, pick.masked], allow_nan=False)
 
 
-def test_B076_a_logit_of_minus_infinity_is_no_nan():
+# B076
+def test_a_logit_of_minus_infinity_is_no_nan():
     pick = sampler(3, top=3, temperature=0.0).pick(logits(1, -np.inf, 0))
     assert pick.logprob == pytest.approx(-0.3133, abs=1e-4)
     assert pick.top[2][1] == -math.inf  # becomes None in a Token
@@ -128,20 +133,23 @@ def test_sums_that_are_no_numbers_are_an_error_also_where_the_forward_pass_made_
                 sampler(3, **settings).pick(logits(2, 1, 0), Summary(lse, (0, 1)))
 
 
+# B079
 @pytest.mark.parametrize(
     ("top_k", "wanted"),
     [(0, {0, 1, 2}), (-1, {0, 1, 2}), (1, {1}), (3, {0, 1, 2}), (10**6, {0, 1, 2})],
 )
-def test_B079_top_k(top_k, wanted):
+def test_top_k(top_k, wanted):
     assert support([3, 5, 4], top_k=top_k) == wanted
 
 
-def test_B079_top_k_one_is_greedy_for_any_seed_and_temperature():
+# B079
+def test_top_k_one_is_greedy_for_any_seed_and_temperature():
     for seed in range(20):
         assert sampler(3, temperature=9.0, top_k=1, seed=seed).pick(logits(0, 5, 1)).id == 1
 
 
-def test_B080_repeat_penalty_divides_positive_and_multiplies_negative_logits():
+# B080
+def test_repeat_penalty_divides_positive_and_multiplies_negative_logits():
     s = sampler(2, history=(0, 1, 1), repeat_penalty=1.25, temperature=0.0)
     row = logits(2, -2)
     s._penalise(row)
@@ -151,7 +159,8 @@ def test_B080_repeat_penalty_divides_positive_and_multiplies_negative_logits():
     assert unchanged == pytest.approx([2, -2])
 
 
-def test_LC31_frequency_and_presence_penalties_and_their_window():
+# LC-31
+def test_frequency_and_presence_penalties_and_their_window():
     row = logits(1, 1, 1)
     sampler(3, history=(0, 1, 1), frequency_penalty=0.5, presence_penalty=0.25)._penalise(row)
     assert row == pytest.approx([0.25, -0.25, 1])
@@ -172,8 +181,9 @@ def test_penalties_see_drawn_tokens():
     assert row == pytest.approx([2, 1])  # the caller's row is not changed
 
 
+# B082, LC-31
 @pytest.mark.parametrize("bias", [{"0": -100}, {0: -100}, [(0, -100)]])
-def test_B082_LC31_logit_bias_by_string_or_number(bias):
+def test_logit_bias_by_string_or_number(bias):
     request = build_request("x", Sampling(), {"logit_bias": bias})
     s = Sampler(request.sampling.over(Sampling(temperature=0.0)), 3)
     pick = s.pick(logits(5, 4, 0))
@@ -183,7 +193,8 @@ def test_B082_LC31_logit_bias_by_string_or_number(bias):
         sampler(3, logit_bias=((7, 1.0),))
 
 
-def test_LC11_min_tokens_suppress_end_tokens():
+# LC-11
+def test_min_tokens_suppress_end_tokens():
     s = sampler(3, ends=(0,), min_tokens=2, temperature=0.0)
     row = logits(5, 1, 0)
     for wanted in (1, 1, 0):
@@ -209,29 +220,33 @@ def test_top_p_of_a_flat_distribution_keeps_enough():
     assert len(support([0.0] * n, draws=20000, top_p=0.5)) == pytest.approx(n / 2, rel=0.02)
 
 
-def test_LC32_a_negative_temperature_leaves_the_distribution_alone():  # LAI-4
+# LC-32
+def test_a_negative_temperature_leaves_the_distribution_alone():  # LAI-4
     values = [math.log(p) for p in (0.7, 0.2, 0.1)]
     s = sampler(3, temperature=-1.0, seed=5)
     counts = np.bincount([s.pick(logits(*values)).id for _ in range(6000)], minlength=3) / 6000
     assert counts == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
 
 
-def test_LAI4_temperature_really_samples_with_the_right_weights():
+# LAI-4
+def test_temperature_really_samples_with_the_right_weights():
     values = [math.log(p) for p in (0.7, 0.2, 0.1)]
     s = sampler(3, temperature=0.5, seed=5)
     counts = np.bincount([s.pick(logits(*values)).id for _ in range(6000)], minlength=3) / 6000
     assert counts == pytest.approx([0.907, 0.074, 0.019], abs=0.02)
 
 
-def test_LAI3_an_explicit_zero_is_greedy_and_unset_is_not():
+# LAI-3
+def test_an_explicit_zero_is_greedy_and_unset_is_not():
     assert sampler(temperature=0.0).plain
     chat = Sampling(temperature=0.7)
     assert Sampling(temperature=0.0).over(chat).temperature == 0.0
     assert Sampling().over(chat).temperature == 0.7
 
 
+# LC-31
 @pytest.mark.parametrize("tau", [1.0, 3.0])
-def test_LC31_mirostat_moves_towards_its_target(tau):
+def test_mirostat_moves_towards_its_target(tau):
     rng = np.random.default_rng(0)
     s = sampler(500, mirostat=(tau, 0.1), temperature=1.0, seed=1)
     mus = []
@@ -244,7 +259,8 @@ def test_LC31_mirostat_moves_towards_its_target(tau):
     assert 0 < np.mean(mus[200:]) < 12
 
 
-def test_LC42_the_chosen_token_has_its_logprob_even_outside_the_top():
+# LC-42
+def test_the_chosen_token_has_its_logprob_even_outside_the_top():
     s = sampler(4, top=1, temperature=50.0, seed=0)
     picks = [s.pick(logits(9, 1, 1, 1)) for _ in range(50)]
     outside = next(p for p in picks if p.id != 0)
@@ -253,7 +269,8 @@ def test_LC42_the_chosen_token_has_its_logprob_even_outside_the_top():
     assert outside.rank == 2
 
 
-def test_B091_padded_rows_are_never_drawn_nor_counted():
+# B091
+def test_padded_rows_are_never_drawn_nor_counted():
     row = logits(1, 2, 99, 99)
     pick = sampler(2, temperature=0.0, top=4).pick(row)
     assert pick.id == 1
@@ -291,7 +308,8 @@ def test_settings_that_make_no_sense_are_named(bad):
         check(Sampling(**bad))
 
 
-def test_LC33_same_seed_same_tokens():
+# LC-33
+def test_same_seed_same_tokens():
     row = np.zeros(100, np.float32)
     a, b, c = (sampler(100, temperature=1.0, seed=s) for s in (1, 1, 2))
     draws = [[s.pick(row).id for _ in range(20)] for s in (a, b, c)]

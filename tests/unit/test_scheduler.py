@@ -30,7 +30,8 @@ def test_greedy_tokens_are_those_of_the_oracle(start):
     assert sum(isinstance(i, Finish) for i in items) == 1
 
 
-def test_LAI14_stops_at_the_end_token_and_does_not_emit_it(start):
+# LAI-14
+def test_stops_at_the_end_token_and_does_not_emit_it(start):
     def shape(prefix, row):
         if len(prefix) == 6:
             row[END] = 100.0
@@ -42,22 +43,25 @@ def test_LAI14_stops_at_the_end_token_and_does_not_emit_it(start):
     assert (len(ids), finish.reason, finish.usage.completion) == (3, "stop", 3)  # TG-63
 
 
-def test_LAI13_an_empty_prompt_is_an_empty_answer(start):
+# LAI-13
+def test_an_empty_prompt_is_an_empty_answer(start):
     scheduler, forward = start()
     ids, finish, _ = run(scheduler, job([]))
     assert (ids, finish.reason, forward.steps) == ([], "stop", 0)
 
 
-def test_LC13_a_budget_of_zero_yields_no_token_and_length(start):
+# LC-13
+def test_a_budget_of_zero_yields_no_token_and_length(start):
     scheduler, _ = start()
     ids, finish, _ = run(scheduler, job([3, 4], n=0))
     assert (ids, finish.reason) == ([], "length")
     assert run(scheduler, job([3, 4], n=2))[1].usage.cached == 0
 
 
+# B093
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 17, 31])
 @pytest.mark.parametrize("cached", [0, 1, 7, 8])
-def test_B093_chunked_prefill_evaluates_the_right_tokens(start, n, cached):  # TG-82
+def test_chunked_prefill_evaluates_the_right_tokens(start, n, cached):  # TG-82
     scheduler, forward = start(n_ctx=80)
     prompt = [2 + i % 40 for i in range(n)]
     if cached:
@@ -70,7 +74,8 @@ def test_B093_chunked_prefill_evaluates_the_right_tokens(start, n, cached):  # T
     assert fills[-1] == Prefill(n, n, finish.usage.cached)
 
 
-def test_B092_the_same_prompt_twice_evaluates_one_token_and_says_the_same(start):
+# B092
+def test_the_same_prompt_twice_evaluates_one_token_and_says_the_same(start):
     scheduler, forward = start()
     first, _, _ = run(scheduler, job([3, 4, 5, 6]))
     before = forward.rows
@@ -80,8 +85,9 @@ def test_B092_the_same_prompt_twice_evaluates_one_token_and_says_the_same(start)
     assert forward.rows == before + 1
 
 
+# B092, B094
 @pytest.mark.parametrize("prompt", [[3, 4, 5, 6], [3, 4], [3, 4, 5, 6, 7, 8], [9, 9, 9], [3, 9]])
-def test_B092_B094_warm_equals_cold(start, prompt):  # LC-7
+def test_warm_equals_cold(start, prompt):  # LC-7
     scheduler, forward = start()
     run(scheduler, job([3, 4, 5, 6]))
     warm, _, _ = run(scheduler, job(prompt))
@@ -90,7 +96,8 @@ def test_B092_B094_warm_equals_cold(start, prompt):  # LC-7
     assert finish.usage.cached == 0
 
 
-def test_B097_the_common_prefix_is_reused_exactly(start):
+# B097
+def test_the_common_prefix_is_reused_exactly(start):
     scheduler, forward = start(n_ctx=200)
     prompt = [2 + i % 40 for i in range(100)]
     run(scheduler, job(prompt, n=1))
@@ -100,8 +107,9 @@ def test_B097_the_common_prefix_is_reused_exactly(start):
     assert forward.rows == before + 1
 
 
+# B098
 @pytest.mark.parametrize("ending", ["length", "end", "stop", "interrupted"])
-def test_B098_a_token_that_was_drawn_but_not_evaluated_is_not_cached(start, ending):
+def test_a_token_that_was_drawn_but_not_evaluated_is_not_cached(start, ending):
     def shape(prefix, row):
         if ending == "end" and len(prefix) == 7:
             row[END] = 100.0
@@ -122,7 +130,8 @@ def test_B098_a_token_that_was_drawn_but_not_evaluated_is_not_cached(start, endi
     assert warm == greedy(forward, follow, 5)
 
 
-def test_B095_a_prompt_beyond_the_window_is_refused_before_anything(start):  # TG-83
+# B095
+def test_a_prompt_beyond_the_window_is_refused_before_anything(start):  # TG-83
     scheduler, forward = start(n_ctx=64)
     with pytest.raises(ContextOverflowError, match="prompt has 120 tokens, context is 64") as e:
         scheduler.submit(job([5] * 120))
@@ -132,13 +141,15 @@ def test_B095_a_prompt_beyond_the_window_is_refused_before_anything(start):  # T
         scheduler.submit(job([5] * 64))
 
 
-def test_TG64_running_into_the_window_is_length(start):
+# TG-64
+def test_running_into_the_window_is_length(start):
     scheduler, _ = start(n_ctx=16)
     ids, finish, _ = run(scheduler, job([5] * 10, n=100))
     assert (len(ids), finish.reason) == (6, "length")
 
 
-def test_TG86_the_ids_given_are_not_changed(start):
+# TG-86
+def test_the_ids_given_are_not_changed(start):
     scheduler, _ = start()
     ids = [3, 4, 5]
     run(scheduler, Job(ids, Sampling(temperature=0, max_tokens=3)))
@@ -198,7 +209,8 @@ def test_the_engine_runs_ahead_by_few_tokens(start):
     out.close()
 
 
-def test_B110_an_abandoned_stream_does_not_go_on(start):
+# B110
+def test_an_abandoned_stream_does_not_go_on(start):
     scheduler, forward = start(n_slots=1)
     out = scheduler.submit(job([3, 4, 5], n=50))
     for item in out:
@@ -220,7 +232,8 @@ def test_unread_streams_do_not_starve_others_and_resume(start):
         assert [t.id for t in out if isinstance(t, Token)] == greedy(forward, [3, i], 20)
 
 
-def test_LC73_requests_of_many_threads_get_their_own_tokens(start):  # TG-88
+# LC-73
+def test_requests_of_many_threads_get_their_own_tokens(start):  # TG-88
     scheduler, forward = start(n_slots=3)
     wrong = []
 
@@ -259,7 +272,8 @@ def drain_nowait(generation):
     return out
 
 
-def test_LAI11_a_failing_step_fails_its_requests_only_and_the_engine_goes_on(start):
+# LAI-11
+def test_a_failing_step_fails_its_requests_only_and_the_engine_goes_on(start):
     scheduler, forward = start()
     forward.fail_at = 7
     with pytest.raises(EngineError, match="generation failed: RuntimeError: damaged step") as e:
@@ -319,7 +333,8 @@ def test_weights_that_give_no_numbers_are_an_error_not_token_zero(start):
         run(scheduler, job([3]))
 
 
-def test_LAI1_LAI31_a_failed_load_leaves_nothing_and_says_why():
+# LAI-1, LAI-31
+def test_a_failed_load_leaves_nothing_and_says_why():
     def loader():
         raise RuntimeError("no such weights")
 
@@ -333,7 +348,8 @@ def test_LAI1_LAI31_a_failed_load_leaves_nothing_and_says_why():
         scheduler.submit(job([3]))
 
 
-def test_LAI32_close_is_repeatable_and_ends_running_requests(start):
+# LAI-32
+def test_close_is_repeatable_and_ends_running_requests(start):
     scheduler, forward = start(delay=0.01)
     out = scheduler.submit(job([3, 4], n=60))
     next(out)
@@ -346,7 +362,8 @@ def test_LAI32_close_is_repeatable_and_ends_running_requests(start):
         scheduler.submit(job([3]))
 
 
-def test_B112_close_lets_go_of_the_model():
+# B112
+def test_close_lets_go_of_the_model():
     import weakref
 
     forward = FakeForward()
@@ -386,7 +403,8 @@ def test_collect_hands_over_every_position_in_order(start):
         np.testing.assert_array_equal(row, forward.logits(prompt[: i + 1]))
 
 
-def test_LC33_seeds(start):
+# LC-33
+def test_seeds(start):
     scheduler, _ = start()
 
     def draw(seed):
@@ -415,7 +433,8 @@ def test_random_cancels_leave_a_consistent_cache(start):
     assert ids == greedy(forward, [3, 4, 3, 3], 5)
 
 
-def test_TG68_timings_and_usage_add_up(start):
+# TG-68
+def test_timings_and_usage_add_up(start):
     scheduler, _ = start(delay=0.002)
     _, finish, items = run(scheduler, job([3] * 20, n=6))
     t = finish.timings

@@ -40,7 +40,8 @@ def sorted_out(
     return tuple(accepted), tuple(refused)
 
 
-def test_B122_of_our_own_schemas_nine_in_ten_are_accepted_and_the_rest_refused_with_the_path():
+# B122
+def test_of_our_own_schemas_nine_in_ten_are_accepted_and_the_rest_refused_with_the_path():
     accepted, refused = sorted_out("own")
     assert len(accepted) + len(refused) == len(BY_HAND) + GENERATED >= 300
     assert len(accepted) >= 0.9 * (len(accepted) + len(refused))
@@ -49,7 +50,8 @@ def test_B122_of_our_own_schemas_nine_in_ten_are_accepted_and_the_rest_refused_w
     assert all("nsatisfiable" in str(error) or "no value" in str(error) for _, error in refused)
 
 
-def test_B122_schemas_that_packages_ship():
+# B122
+def test_schemas_that_packages_ship():
     accepted, refused = sorted_out("shipped")
     own, not_own = sorted_out("own")
     n = len(accepted) + len(refused)

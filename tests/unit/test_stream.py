@@ -17,7 +17,8 @@ def llm(*answers, **options):
     return LLM(provider), provider
 
 
-def test_LC3_LAI5_LAI6_the_reply_is_the_concatenation_of_the_deltas():
+# LC-3, LAI-5, LAI-6
+def test_the_reply_is_the_concatenation_of_the_deltas():
     model, _ = llm("Hello there, world!")
     with model.stream("x") as stream:
         events = list(stream)
@@ -30,7 +31,8 @@ def test_LC3_LAI5_LAI6_the_reply_is_the_concatenation_of_the_deltas():
     assert sum(isinstance(e, Finish) for e in events) == 1
 
 
-def test_LAI12_streamed_equals_not_streamed():
+# LAI-12
+def test_streamed_equals_not_streamed():
     text = "Hé 😀, one <two> three"
     streamed, _ = llm(text)
     with streamed.stream("x") as s:
@@ -47,7 +49,8 @@ def test_a_stop_string_ends_the_stream_and_counts_kept_tokens():
     assert reply.usage.completion == len(reply.tokens) == 2
 
 
-def test_LAI2_LAI3_LC30_defaults_and_explicit_zero():
+# LAI-2, LAI-3, LC-30
+def test_defaults_and_explicit_zero():
     model, provider = llm("a", "b", "c", "d")
     model.chat("hi")
     model.complete("x")
@@ -58,7 +61,8 @@ def test_LAI2_LAI3_LC30_defaults_and_explicit_zero():
     assert provider.requests[2].sampling.max_tokens == 5
 
 
-def test_LAI11_an_error_half_way_carries_the_partial_reply():
+# LAI-11
+def test_an_error_half_way_carries_the_partial_reply():
     model, _ = llm(["Hel", "lo", RuntimeError("boom")], "fine")
     with pytest.raises(EngineError, match="generation failed: RuntimeError: boom") as e:
         model.complete("x")
@@ -131,7 +135,8 @@ def test_a_closed_stream_yields_nothing_more():
     assert list(stream) == []
 
 
-def test_B110_dropping_a_stream_stops_its_source():
+# B110
+def test_dropping_a_stream_stops_its_source():
     model, _ = llm("one two three")
     stream = model.stream("x")
     source = stream._source
@@ -159,7 +164,8 @@ def test_bad_options_are_named_before_anything_runs(options, message):
     assert provider.requests == []
 
 
-def test_LC69_LC68_messages_are_read_strictly():
+# LC-69, LC-68
+def test_messages_are_read_strictly():
     model, provider = llm("a", "b")
     parts = [{"type": "text", "text": "hi"}]
     model.chat([{"role": "user", "content": parts}, Message("user", None)])
@@ -177,13 +183,15 @@ def test_system_comes_first_and_only_once():
         model.chat([{"role": "system", "content": "x"}], system="y")
 
 
-def test_LC69_empty_stop_strings_are_ignored():
+# LC-69
+def test_empty_stop_strings_are_ignored():
     model, provider = llm("a b")
     assert model.complete("x", stop=["", "zzz"]).text == "a b"
     assert provider.requests[0].sampling.stop == ("zzz",)
 
 
-def test_LC40_LC8_records_of_the_stream_are_those_of_the_reply_also_while_text_is_held():
+# LC-8
+def test_records_of_the_stream_are_those_of_the_reply_also_while_text_is_held():
     model, _ = llm(["one", " sto", "n", "e", " two"])
     with model.stream("x", stop=["stop"], logprobs=2) as stream:
         deltas = [e for e in stream if isinstance(e, Delta)]
@@ -194,7 +202,8 @@ def test_LC40_LC8_records_of_the_stream_are_those_of_the_reply_also_while_text_i
     assert all(t.top == () for t in off.complete("x").tokens)  # LC-40: off by default
 
 
-def test_LC40a_a_character_in_two_tokens_is_whole_and_its_records_keep_their_bytes():
+# LC-40a
+def test_a_character_in_two_tokens_is_whole_and_its_records_keep_their_bytes():
     class Halves(Scripted):
         def stream(self, request):
             stream = super().stream(request)
@@ -210,7 +219,8 @@ def test_LC40a_a_character_in_two_tokens_is_whole_and_its_records_keep_their_byt
     assert b"".join(t.bytes for t in stream.reply.tokens).decode() == "😀"
 
 
-def test_LC60_streams_with_chat_and_tools_give_text_and_calls_apart():
+# LC-60
+def test_streams_with_chat_and_tools_give_text_and_calls_apart():
     answer = 'Let me look. <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     provider = Scripted([answer], syntax=SYNTAXES["hermes"])
     tools = [{"type": "function", "function": {"name": "f"}}]
@@ -222,7 +232,8 @@ def test_LC60_streams_with_chat_and_tools_give_text_and_calls_apart():
     assert any(isinstance(e, CallDelta) for e in events)
 
 
-def test_TG51_a_message_with_calls_only_has_no_content():
+# TG-51
+def test_a_message_with_calls_only_has_no_content():
     answer = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     provider = Scripted([answer, "words"], syntax=SYNTAXES["hermes"])
     message = LLM(provider).chat("hi", tools=[{"name": "f"}]).message

@@ -94,13 +94,15 @@ def test_every_syntax_has_a_row():
     assert set(ROWS) == set(SYNTAXES)
 
 
+# LAI-6, LAI-9, LAI-10
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_LAI6_LAI9_LAI10_a_call_in_each_syntax(name):
+def test_a_call_in_each_syntax(name):
     assert calls(ROWS[name], name) == [("f", {"s": "a"})]
 
 
+# LC-62, TG-50, B049
 @pytest.mark.parametrize("name", INLINE)
-def test_LC62_TG50_B049_text_before_between_and_after(name):
+def test_text_before_between_and_after(name):
     text = f"One.\n\n{ROWS[name]}\n{ROWS[name]}\n\nTwo {ROWS[name]} three"
     outcome = run(text, name)
     assert outcome.parts == (
@@ -113,31 +115,35 @@ def test_LC62_TG50_B049_text_before_between_and_after(name):
     )
 
 
+# TG-40
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_TG40_without_tools_everything_is_content(name):
+def test_without_tools_everything_is_content(name):
     if name != "gpt-oss":  # its channels are no tool markup
         outcome = run(ROWS[name], name, tools=())
         assert outcome.content == ROWS[name]
         assert outcome.finish == "stop"
 
 
+# TG-40
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_TG40_calls_without_tools_is_an_option(name):
+def test_calls_without_tools_is_an_option(name):
     if name not in ("pythonic",):  # untagged Python counts for offered tools only
         outcome = run(ROWS[name], name, tools=(), calls_without_tools=True)
         assert outcome.values == [("f", {"s": "a"})]
 
 
+# TG-48
 @pytest.mark.parametrize("name", sorted(ROWS))
 @pytest.mark.parametrize("reason", ["length", "interrupted", "cancelled"])
-def test_TG48_calls_change_the_reason_stop_and_no_other(name, reason):
+def test_calls_change_the_reason_stop_and_no_other(name, reason):
     outcome = run(ROWS[name], name, reason=reason)
     assert outcome.finish == reason
     assert len(outcome.calls) == 1
 
 
+# B046, TG-46
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_B046_TG46_a_call_cut_anywhere_loses_nothing(name):
+def test_a_call_cut_anywhere_loses_nothing(name):
     row = ROWS[name]
     for end in range(1, len(row)):
         outcome = run(row[:end], name, reason="length")
@@ -151,7 +157,8 @@ def test_B046_TG46_a_call_cut_anywhere_loses_nothing(name):
 # ----------------------------------------------------------------------------- Hermes
 
 
-def test_LAI52_LAI55_several_calls_and_one_that_fails():
+# LAI-52, LAI-55
+def test_several_calls_and_one_that_fails():
     text = (
         '<tool_call>{"name": "f", "arguments": {"s": "ü"}}</tool_call>'
         "<tool_call>[1]</tool_call>"
@@ -165,13 +172,15 @@ def test_LAI52_LAI55_several_calls_and_one_that_fails():
     assert outcome.content == '<tool_call>[1]</tool_call><tool_call>{"arguments": {}}</tool_call>'
 
 
-def test_LAI53_reasoning_and_content_around_a_call():
+# LAI-53
+def test_reasoning_and_content_around_a_call():
     text = "<think>a</think>\n\nText\n" + ROWS["hermes"] + "\n"
     outcome = run(text, reasoning=REASONING["think"])
     assert (outcome.reasoning, outcome.content) == ("a", "Text")
     assert len(outcome.calls) == 1
 
 
+# TG-43, TG-44
 @pytest.mark.parametrize(
     ("arguments", "raw"),
     [
@@ -187,7 +196,7 @@ def test_LAI53_reasoning_and_content_around_a_call():
         (', "id": "x1", "type": "function", "index": 0, "arguments": {"a": 1}', '{"a": 1}'),
     ],
 )
-def test_TG43_TG44_arguments_are_the_raw_text(arguments, raw):
+def test_arguments_are_the_raw_text(arguments, raw):
     text = f'<tool_call>{{"name": "f"{arguments}}}</tool_call>'
     assert run(text).calls == (("f", raw),)
 
@@ -198,16 +207,19 @@ def test_the_name_may_come_last_and_the_call_may_be_nested():
     assert calls(f"<tool_call>{nested}</tool_call>") == [("f", {"s": 1})]
 
 
-def test_B043_closing_braces_behind_numbers_and_objects():
+# B043
+def test_closing_braces_behind_numbers_and_objects():
     text = '<tool_call>\n{"name":"f","arguments":{"n":7,"o":{"k":[true,null]}}}\n</tool_call>'
     assert calls(text) == [("f", {"n": 7, "o": {"k": [True, None]}})]
 
 
-def test_B044_arguments_are_what_the_model_wrote():
+# B044
+def test_arguments_are_what_the_model_wrote():
     raw = '{"items": [{"k":1},{"k":2}]}'
     assert run(f'<tool_call>{{"name":"f","arguments": {raw}}}').calls == (("f", raw),)
 
 
+# B046, TG-46, TG-49
 @pytest.mark.parametrize(
     "text",
     [
@@ -232,7 +244,7 @@ def test_B044_arguments_are_what_the_model_wrote():
         "a\n\n<tool_call>x\n\nb",
     ],
 )
-def test_B046_TG46_TG49_what_is_no_call_is_content_to_the_letter(text):
+def test_what_is_no_call_is_content_to_the_letter(text):
     if text.endswith('{"a": 1}}'):
         assert len(run(text).calls) == 1  # TG-45: only the tag is missing
         return
@@ -243,14 +255,16 @@ def test_B046_TG46_TG49_what_is_no_call_is_content_to_the_letter(text):
         assert outcome.finish == "stop"
 
 
-def test_TG46_a_failed_call_is_logged(caplog):
+# TG-46
+def test_a_failed_call_is_logged(caplog):
     with caplog.at_level("INFO", logger="llm_magic"):
         run('<tool_call>{"name": 5}</tool_call>')
     assert "no tool call" in caplog.text
     assert '"name": ' in caplog.text
 
 
-def test_TG45_TG50_an_unclosed_call_behind_a_closed_one():
+# TG-45, TG-50
+def test_an_unclosed_call_behind_a_closed_one():
     text = ROWS["hermes"] + '\n<tool_call>{"name": "g", "arguments": {}}'
     assert calls(text, reason="stop") == [("f", {"s": "a"}), ("g", {})]
     broken = '<tool_call>{"name": "f"\n<tool_call>{"name": "g", "arguments": {}}'
@@ -259,7 +273,8 @@ def test_TG45_TG50_an_unclosed_call_behind_a_closed_one():
     assert outcome.values == [("g", {})]
 
 
-def test_TG50a_failed_calls_keep_their_place():
+# TG-50a
+def test_failed_calls_keep_their_place():
     text = f"A <tool_call>oops</tool_call> B {ROWS['hermes']} C <tool_call>{{}}</tool_call>"
     assert run(text).parts == (
         ("answer", "A <tool_call>oops</tool_call> B "),
@@ -268,7 +283,8 @@ def test_TG50a_failed_calls_keep_their_place():
     )
 
 
-def test_B047_text_behind_an_untagged_call():
+# B047
+def test_text_behind_an_untagged_call():
     text = '{"name":"clock","arguments":{"tz":"UTC"}} Checking now.'
     for name in ("json", "hermes", "llama3"):
         outcome = run(text, name)
@@ -276,27 +292,31 @@ def test_B047_text_behind_an_untagged_call():
         assert outcome.content == " Checking now."  # spaces stay, blank lines beside markup go
 
 
-def test_B049_parallel_calls():
+# B049
+def test_parallel_calls():
     text = f"{ROWS['hermes']}\n{ROWS['hermes']}\n"
     outcome = run(text)
     assert len(outcome.calls) == 2
     assert outcome.content == ""
 
 
-def test_B055_a_call_without_its_opening_tag_is_content():
+# B055
+def test_a_call_without_its_opening_tag_is_content():
     text = 'okay\n{"name":"tally","arguments":{"s":"x"}}\n</tool_call>'
     outcome = run(text)
     assert outcome.content == text
     assert outcome.calls == ()
 
 
-def test_B055_at_the_start_of_the_answer_it_is_a_call():
+# B055
+def test_at_the_start_of_the_answer_it_is_a_call():
     assert calls('\n{"name":"tally","arguments":{"s":"x"}}\n</tool_call>') == [
         ("tally", {"s": "x"})
     ]
 
 
-def test_B056_text_between_reasoning_and_the_first_call():
+# B056
+def test_text_between_reasoning_and_the_first_call():
     text = (
         '<think>t</think>\nI will look that up.\n<tool_call>{"name":"f","arguments":{}}</tool_call>'
     )
@@ -305,7 +325,8 @@ def test_B056_text_between_reasoning_and_the_first_call():
     assert outcome.values == [("f", {})]
 
 
-def test_B061_escaped_surrogates():
+# B061
+def test_escaped_surrogates():
     text = '<tool_call>{"name":"f","arguments":{"t":"\\ud83d\\ude00"}}</tool_call>'
     assert calls(text) == [("f", {"t": "\U0001f600"})]
     lone = '<tool_call>{"name":"f","arguments":{"t":"\\ud83d"}}</tool_call>'
@@ -330,7 +351,8 @@ def test_several_objects_or_a_list_in_one_tag():
 # ----------------------------------------------------------------------------- XML
 
 
-def test_B058_TG43_one_line_break_at_each_end_and_nothing_else():
+# B058, TG-43
+def test_one_line_break_at_each_end_and_nothing_else():
     text = (
         "<tool_call>\n<function=f>\n<parameter=code>\n    x = 1\n\n</parameter>\n</function>\n"
         "</tool_call>"
@@ -340,6 +362,7 @@ def test_B058_TG43_one_line_break_at_each_end_and_nothing_else():
     assert unwrapped("a") == "a"
 
 
+# B059, LAI-56
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
@@ -361,11 +384,12 @@ def test_B058_TG43_one_line_break_at_each_end_and_nothing_else():
         ("new", "free text", "free text"),
     ],
 )
-def test_B059_LAI56_values_follow_the_schema(key, value, expected):
+def test_values_follow_the_schema(key, value, expected):
     text = f"<tool_call><function=f><parameter={key}>{value}</parameter></function></tool_call>"
     assert calls(text, "xml") == [("f", {key: expected})]
 
 
+# B059
 @pytest.mark.parametrize(
     ("value", "schema", "expected"),
     [
@@ -383,13 +407,14 @@ def test_B059_LAI56_values_follow_the_schema(key, value, expected):
         ("x", {"type": 3}, "x"),
     ],
 )
-def test_B059_coercion(value, schema, expected):
+def test_coercion(value, schema, expected):
     result = coerce(value, schema)
     assert result == expected
     assert type(result) is type(expected)
 
 
-def test_TG43_TG45_closing_tags_are_optional():
+# TG-43, TG-45
+def test_closing_tags_are_optional():
     for end in ("", "</function>", "\n</tool_call>", "\n</function>\n</tool_call>"):
         text = f"<tool_call>\n<function=f>\n<parameter=n>\n3\n</parameter>{end}"
         assert calls(text, "xml") == [("f", {"n": 3})]
@@ -415,16 +440,18 @@ def test_xml_values_may_hold_markup():
 # ----------------------------------------------------------------------------- Llama 3
 
 
+# B053, LAI-57
 @pytest.mark.parametrize("separator", [";", "; ", "\n", " ;\n", "", ", "])
 @pytest.mark.parametrize("tag", ["<|python_tag|>", ""])
-def test_B053_LAI57_separators(separator, tag):
+def test_separators(separator, tag):
     text = (
         f'{tag}{{"name":"a","parameters":{{"s":"x;y"}}}}{separator}{{"name":"b","parameters":{{}}}}'
     )
     assert calls(text, "llama3") == [("a", {"s": "x;y"}), ("b", {})]
 
 
-def test_LAI57_lists_arguments_and_text_around():
+# LAI-57
+def test_lists_arguments_and_text_around():
     text = 'Hi <|python_tag|>[{"name":"f","arguments":{"s":1}},{"name":"g","parameters":{}}]; bye'
     outcome = run(text, "llama3")
     assert outcome.values == [("f", {"s": 1}), ("g", {})]
@@ -443,7 +470,8 @@ def test_llama3_builtin_tools_and_code():
 # ----------------------------------------------------------------------------- Mistral
 
 
-def test_B050_LAI58_several_calls_and_trailing_text():
+# B050, LAI-58
+def test_several_calls_and_trailing_text():
     text = '[TOOL_CALLS]find[ARGS]{"q": "a}b"}[TOOL_CALLS]find[ARGS]{"q": "c"}'
     assert calls(text, "mistral") == [("find", {"q": "a}b"}), ("find", {"q": "c"})]
     outcome = run('[TOOL_CALLS]open[ARGS]{"p": "x"}\n\nOne moment.', "mistral")
@@ -451,6 +479,7 @@ def test_B050_LAI58_several_calls_and_trailing_text():
     assert outcome.content == "One moment."
 
 
+# B052
 @pytest.mark.parametrize(
     "text",
     [
@@ -462,7 +491,7 @@ def test_B050_LAI58_several_calls_and_trailing_text():
         '[TOOL_CALLS]{"name": "fetch", "arguments": {"n": 3}}',
     ],
 )
-def test_B052_forms_of_a_mistral_call(text):
+def test_forms_of_a_mistral_call(text):
     outcome = run(text, "mistral")
     assert outcome.calls == (("fetch", '{"n": 3}'),)
     assert outcome.content == ""
@@ -475,7 +504,8 @@ def test_mistral_keeps_the_models_ids():
     assert found[1].id != "abc123def"  # one call, one id
 
 
-def test_LAI58_an_invalid_list_is_content():
+# LAI-58
+def test_an_invalid_list_is_content():
     text = 'text [TOOL_CALLS][{"name":"f","arguments":{"a":1}}, oops'
     outcome = run(text, "mistral")
     assert outcome.content == text
@@ -603,7 +633,8 @@ def test_pythonic_text_that_is_no_call(text):
 # ----------------------------------------------------------------------------- bare JSON
 
 
-def test_LB40_LB42_LB48_an_object_or_a_list_as_the_whole_answer():
+# LB-40, LB-42, LB-48
+def test_an_object_or_a_list_as_the_whole_answer():
     one = ' {"name": "f", "arguments": {"s": 1}}\n'
     assert calls(one, "json") == [("f", {"s": 1})]
     listed = '[{"name": "f", "parameters": {"s": 1}}, {"x": 1}, {"name": "g", "arguments": {}}]'
@@ -614,6 +645,7 @@ def test_LB40_LB42_LB48_an_object_or_a_list_as_the_whole_answer():
     assert swapped.values == [("g", {})]
 
 
+# LB-41, LB-43, LB-44, LB-46
 @pytest.mark.parametrize(
     "text",
     [
@@ -630,18 +662,20 @@ def test_LB40_LB42_LB48_an_object_or_a_list_as_the_whole_answer():
         'Text first {"name": "f", "arguments": {}}',
     ],
 )
-def test_LB41_LB43_LB44_LB46_anything_else_is_unchanged(text):
+def test_anything_else_is_unchanged(text):
     outcome = run(text, "json")
     assert outcome.content == text
     assert outcome.calls == ()
     assert outcome.finish == "stop"
 
 
-def test_LB41_an_offered_name_needs_no_arguments():
+# LB-41
+def test_an_offered_name_needs_no_arguments():
     assert calls('{"name": "f"}', "json") == [("f", {})]
 
 
-def test_LB43_LB46_what_is_held_and_what_passes_at_once():
+# LB-43, LB-46
+def test_what_is_held_and_what_passes_at_once():
     options = {"syntax": SYNTAXES["json"], "tools": TOOLS}
     _, events, _ = events_of(["Te", "xt ", '{"name"'], **options)
     assert [e.text for e in events] == ["Te", "xt ", '{"name"']
@@ -661,11 +695,13 @@ def test_stop_strings_reach_an_answer_in_json():
 # ----------------------------------------------------------------------------- finding the row
 
 
-def test_LAI50_without_a_syntax_text_passes_unchanged():
+# LAI-50
+def test_without_a_syntax_text_passes_unchanged():
     outcome = all_chunkings(ROWS["hermes"], syntax=None, tools=TOOLS)
     assert outcome.content == ROWS["hermes"]
 
 
+# LAI-51
 @pytest.mark.parametrize(
     ("family", "name"),
     [
@@ -682,7 +718,7 @@ def test_LAI50_without_a_syntax_text_passes_unchanged():
         ("", "hermes"),
     ],
 )
-def test_LAI51_by_family(family, name):
+def test_by_family(family, name):
     assert detect_syntax(None, family).name == name
 
 
@@ -721,7 +757,8 @@ def test_no_reasoning_tags():
 # ----------------------------------------------------------------------------- ids and values
 
 
-def test_TG47_ids():
+# TG-47
+def test_ids():
     ids = {new_call_id() for _ in range(100)}
     assert len(ids) == 100
     assert all(re.fullmatch(r"call_[0-9a-f]{24}", id) for id in ids)
@@ -747,7 +784,8 @@ def test_calls_are_written_as_they_are_read(name):
     assert form in (["tool-name"], ["tool_name"])
 
 
-def test_LAI59_parse_in_one_shot_equals_the_stream():
+# LAI-59
+def test_parse_in_one_shot_equals_the_stream():
     text = f"A\n{ROWS['hermes']}\nB"
     parts = parse(text, SYNTAXES["hermes"], TOOLS)
     assert parts[0] == Delta("answer", "A")

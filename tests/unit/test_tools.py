@@ -314,6 +314,7 @@ def test_functions_that_cannot_be_tools():
             as_tool(function)
 
 
+# LC-68
 @pytest.mark.parametrize(
     "data",
     [
@@ -327,7 +328,7 @@ def test_functions_that_cannot_be_tools():
         7,
     ],
 )
-def test_LC68_descriptions_that_describe_no_tool(data):
+def test_descriptions_that_describe_no_tool(data):
     with pytest.raises(RequestError):
         as_tool(data) if data != {"name": "f", "parameters": []} else as_tool(
             {**data, "parameters": [1]}
@@ -387,7 +388,8 @@ def test_multiples_are_decimal():
     assert tool.problems({"x": 0.585}) == ["arguments.x: 0.585 is not a multiple of 0.01"]
 
 
-def test_LC68_an_empty_argument_text_is_an_empty_object():
+# LC-68
+def test_an_empty_argument_text_is_an_empty_object():
     assert run(lambda_named("f", lambda: "done"), "").result == "done"
 
 

@@ -88,7 +88,8 @@ def test_every_view_of_a_reply_that_was_read_back_is_the_same() -> None:
     assert seen(again) == seen(reply)
 
 
-def test_B106_history_keeps_its_dollars() -> None:
+# B106
+def test_history_keeps_its_dollars() -> None:
     reply = Reply("It costs $5.")
     data = reply_methods.bundle(reply, Look())
     assert data["text/markdown"] == "It costs \\$5."
