@@ -128,13 +128,26 @@ class LLM:
         on_delta: Callable[[Delta | CallDelta], object] | None = None,
         **options: Any,
     ) -> Stream | Reply:
-        """Start generating; the Stream yields events. Options: see `complete`.
+        """Start generating. The stream yields events and has the reply as `.reply`.
 
-        A text or ids are continued as they are; messages go through the chat template.
+        >>> from llm_magic.providers.scripted import Scripted
+        >>> LLM(Scripted(["Hello!"])).stream("Hi", on_delta=lambda event: None).text
+        'Hello!'
 
-        on_delta: instead of a Stream, call this with each piece and return the Reply. It returns
-        Control.STOP to end there (everything so far counts); anything else goes on. If it raises,
-        generation stops, and the exception comes with the partial reply as `.partial`.
+        Args:
+            prompt: A text or token ids, which are continued, or messages, which the chat template
+                renders.
+            system: A system prompt before the messages; a text becomes a message.
+            on_delta: Called with each piece instead of returning a stream. `Control.STOP` as its
+                result ends the answer there; an exception stops it and carries the reply so far as
+                `.partial`.
+            options: As `complete` and `chat` take them.
+
+        Returns:
+            The stream, or with `on_delta` the reply.
+
+        Raises:
+            RequestError: An option or the prompt is wrong; nothing was computed.
         """
         read = as_prompt(prompt)
         if system is not None:
@@ -199,14 +212,27 @@ class LLM:
         best_of: int | None = None,
         **options: Any,
     ) -> Reply | list[Reply]:
-        """Continue a text (or token ids). Greedy and at most 256 tokens unless told otherwise.
+        """Continue a text or token ids: the most likely tokens, at most 256, unless told otherwise.
 
-        n: a list of so many replies. best_of: generate so many, keep those with the greatest mean
-        logprob. With a seed, reply i is drawn with seed + i.
+        >>> from llm_magic.providers.scripted import Scripted
+        >>> reply = LLM(Scripted([" in a land"])).complete("Once upon a time", max_tokens=2)
+        >>> reply.text, reply.finish_reason
+        (' in a', 'length')
 
-        Options: every field of `Sampling` (see `sampling.FIELDS`), logprobs (n alternatives per
-        token), echo, suffix, schema | regex | choices | grammar, reuse (of the KV cache), guess (at
-        tokens that repeat, checked several in a step).
+        Args:
+            prompt: The text, or its token ids.
+            n: Return a list of so many replies. With a seed, reply i is drawn with seed + i.
+            best_of: Generate so many, and return those with the greatest mean log-probability.
+            options: Every field of `Sampling`; logprobs (so many alternatives per token); schema,
+                regex, choices or grammar; given (what the answer begins with); echo; suffix; reuse
+                (of the KV cache); guess (tokens of repeated text, checked several in a step).
+
+        Returns:
+            The reply, or a list of n.
+
+        Raises:
+            RequestError: An option or the prompt is wrong; nothing was computed.
+            EngineError: The generation failed; `.partial` is the reply so far.
         """
         return self._answer(self._with_defaults(as_prompt(prompt), COMPLETE, options), n, best_of)
 
@@ -239,12 +265,27 @@ class LLM:
         best_of: int | None = None,
         **options: Any,
     ) -> Reply | list[Reply]:
-        """Answer a conversation (a text is one user message). Temperature 0.7, at most 256 tokens.
+        """Answer a conversation. What is not set is the model's own, else temperature 0.7 and at
+        most 256 tokens.
 
-        What is not set is the model's own (`provider.defaults`) or ours.
+        >>> from llm_magic.providers.scripted import Scripted
+        >>> LLM(Scripted(["Paris."])).chat("The capital of France?", temperature=0).text
+        'Paris.'
 
-        Options: those of `complete`, and tools, tool_choice, thinking, template_kwargs, trim (leave
-        the oldest exchanges out where the messages do not fit the window).
+        Args:
+            messages: The messages; a text is one message of the user.
+            system: A system prompt before them.
+            n: Return a list of so many replies. With a seed, reply i is drawn with seed + i.
+            best_of: Generate so many, and return those with the greatest mean log-probability.
+            options: Those of `complete`, and tools, tool_choice, thinking, template_kwargs, and
+                trim (leave the oldest exchanges out where the messages do not fit the window).
+
+        Returns:
+            The reply, or a list of n. Tool calls are in `.calls`; a `Conversation` runs them.
+
+        Raises:
+            RequestError: An option or a message is wrong; nothing was computed.
+            EngineError: The generation failed; `.partial` is the reply so far.
         """
         return self._answer(self._request(as_chat(messages, system), options), n, best_of)
 
