@@ -25,13 +25,13 @@ class RequestOptions(TypedDict, total=False):
     """Options of a request besides the sampling settings, see `provider.Request`."""
 
     given: Sequence[Token]
-    tools: Any  # whatever as_tools takes: functions, dicts, a JSON text
-    tool_choice: str | Mapping[str, Any] | None
+    tools: object  # whatever as_tools takes: functions, dicts, a JSON text
+    tool_choice: str | Mapping[str, object] | None
     logprobs: int | None
     echo: bool | None
     suffix: str | None
     thinking: bool | None
-    template_kwargs: Mapping[str, Any] | None
+    template_kwargs: Mapping[str, object] | None
     reuse: bool | None
     guess: bool | None
     trim: bool | None
@@ -43,7 +43,7 @@ def option_names() -> tuple[str, ...]:
     return (*FIELDS, *RequestOptions.__annotations__, *kinds.names())
 
 
-def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, Any]) -> Request:
+def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, object]) -> Request:
     """A Request from keyword options.
 
     Args:
@@ -108,7 +108,7 @@ def _text(name: str, value: object) -> str:
     return whole(value)
 
 
-def _mapping(name: str, value: object) -> Mapping[str, Any]:
+def _mapping(name: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise RequestError(f"{name} is {shown(value)}; it must be a dict")
     return value
@@ -158,7 +158,7 @@ def _tools(value: Any) -> tuple[ToolSpec, ...]:
         ) from e
 
 
-def _tool_choice(choice: Any, tools: Sequence[ToolSpec]) -> str:
+def _tool_choice(choice: object, tools: Sequence[ToolSpec]) -> str:
     """auto, none, required or a tool's name, also from OpenAI's {"function": {"name": ...}}."""
     if isinstance(choice, Mapping):
         function = choice.get("function", choice)

@@ -140,7 +140,7 @@ def branch(
     i: int,
     alternative: str | int | None = None,
     llm: LLM | None = None,
-    **options: Any,
+    **options: object,
 ) -> Reply:
     """Go on from another token at place i; returns `reply` with the branch in `branches`.
 

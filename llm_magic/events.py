@@ -17,7 +17,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "interrupted", "cancelled
 DeltaKind = Literal["answer", "reasoning"]
 
 
-def mend(of: Any, *names: str) -> None:
+def mend(of: object, *names: str) -> None:
     """Replace lone surrogates in these fields of a frozen dataclass, in its `__post_init__`."""
     for name in names:
         old = getattr(of, name)
@@ -178,7 +178,7 @@ class Schema:
     """
 
     schema: Mapping[str, Any] | bool
-    cls: Any = field(default=None, compare=False, repr=False)
+    cls: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class Finish:
 Event = Queued | Progress | Prefill | Delta | CallDelta | CallDone | ToolDone | Finish
 
 
-def as_messages(messages: Sequence["Message | Mapping[str, Any]"]) -> tuple[Message, ...]:
+def as_messages(messages: Sequence["Message | Mapping[str, object]"]) -> tuple[Message, ...]:
     """Message objects from a mix of Message and OpenAI-style dicts.
 
     Raises:
@@ -360,7 +360,7 @@ def _as_message(i: int, m: "Message | Mapping[str, Any]") -> Message:
     )
 
 
-def _as_content(i: int, content: Any) -> str | tuple[Part, ...] | None:
+def _as_content(i: int, content: object) -> str | tuple[Part, ...] | None:
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, Sequence):
@@ -370,7 +370,7 @@ def _as_content(i: int, content: Any) -> str | tuple[Part, ...] | None:
     )
 
 
-def _as_part(i: int, part: Any) -> Part:
+def _as_part(i: int, part: object) -> Part:
     if isinstance(part, Part):
         return part
     if isinstance(part, str):

@@ -157,12 +157,12 @@ class LLM:
         stream = self._open(self._request(read, options))
         return stream if on_delta is None else _read_with(stream, on_delta)
 
-    def _request(self, prompt: Prompt, options: Mapping[str, Any]) -> Request:
+    def _request(self, prompt: Prompt, options: Mapping[str, object]) -> Request:
         """The request of a prompt; what the options leave unset is the model's or ours."""
         return self._with_defaults(prompt, COMPLETE if not _is_chat(prompt) else None, options)
 
     def _with_defaults(
-        self, prompt: Prompt, default: Sampling | None, options: Mapping[str, Any]
+        self, prompt: Prompt, default: Sampling | None, options: Mapping[str, object]
     ) -> Request:
         """default None: the model's own for chats.
 
@@ -198,7 +198,7 @@ class LLM:
         *,
         n: None = None,
         best_of: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Reply: ...
     @overload
     def complete(
@@ -210,7 +210,7 @@ class LLM:
         *,
         n: int | None = None,
         best_of: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Reply | list[Reply]:
         """Continue a text or token ids: the most likely tokens, at most 256, unless told otherwise.
 
@@ -244,7 +244,7 @@ class LLM:
         system: str | None = None,
         n: None = None,
         best_of: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Reply: ...
     @overload
     def chat(
@@ -254,7 +254,7 @@ class LLM:
         system: str | None = None,
         n: int,
         best_of: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> list[Reply]: ...
     def chat(
         self,
@@ -263,7 +263,7 @@ class LLM:
         system: str | None = None,
         n: int | None = None,
         best_of: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Reply | list[Reply]:
         """Answer a conversation. What is not set is the model's own, else temperature 0.7 and at
         most 256 tokens.
@@ -306,7 +306,7 @@ class LLM:
         messages: PromptLike,
         *,
         system: str | None = None,
-        **options: Any,
+        **options: object,
     ) -> RenderedPrompt:
         """The prompt as the model gets it: text and ids, chat template included."""
         read = as_prompt(messages) if system is None else as_chat(messages, system)
@@ -352,7 +352,7 @@ class LLM:
         choices: object,
         *,
         system: str | None = None,
-        **options: Any,
+        **options: object,
     ) -> dict[str, float]:
         """The natural log of the probability of each whole choice behind a prompt.
 

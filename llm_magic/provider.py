@@ -6,7 +6,7 @@ scripted fake implement `Provider`; nothing above this module knows which of the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
 
 from .chat.stream import Stream as Stream
 from .errors import UnsupportedError
@@ -89,7 +89,7 @@ class Request:
     echo: bool = False
     suffix: str = ""
     thinking: bool | None = None
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
     reuse: bool = True
     guess: bool = True
     trim: bool = False

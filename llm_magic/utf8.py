@@ -43,7 +43,7 @@ def question_text(text: str) -> str:
     return line_ends(text).rstrip("\n")
 
 
-def whole_json(value: Any) -> Any:
+def whole_json(value: object) -> Any:
     """A value of JSON with `whole` done to all of its texts, keys included."""
     match value:
         case str():

@@ -49,7 +49,7 @@ def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _entry(message: Message) -> dict[str, Any]:
-    content: Any = message.content
+    content: object = message.content
     if isinstance(content, tuple):
         content = [{"type": part.type, "text": part.text} for part in content]
     out: dict[str, Any] = {"role": message.role, "content": content}

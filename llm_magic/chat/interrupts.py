@@ -21,7 +21,7 @@ class Interrupts:
         self._act = act
         self.struck = False
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: object) -> None:
         if self.struck:
             raise KeyboardInterrupt
         self.struck = True

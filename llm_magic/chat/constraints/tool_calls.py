@@ -73,7 +73,7 @@ class _Rules:
         self.lines.append(f"{name}: {expression}")
         return name
 
-    def json(self, schema: Any, space: str = CALL_SPACE, escapes: str | None = None) -> str:
+    def json(self, schema: object, space: str = CALL_SPACE, escapes: str | None = None) -> str:
         options: dict[str, Any] = {"whitespace_pattern": space, "whitespace_flexible": True}
         options["json_allow_general_unicode_escapes"] = escapes is None
         if escapes:
@@ -169,7 +169,7 @@ def _tagged(before: str, key: Callable[[str], str], close_value: str, after: str
     return form
 
 
-def _tagged_value(rules: _Rules, schema: Mapping[str, Any], close: str) -> str:
+def _tagged_value(rules: _Rules, schema: Mapping[str, object], close: str) -> str:
     """A value between tags, written so that `values.coerce` reads it as a value of the schema:
     texts as they are, everything else as JSON."""
     types = value_types(schema)
@@ -194,7 +194,7 @@ def _tagged_value(rules: _Rules, schema: Mapping[str, Any], close: str) -> str:
 _PLAIN_TEXT = ANNOTATIONS | {"type"}
 
 
-def _listed(rules: _Rules, schema: Mapping[str, Any]) -> str:
+def _listed(rules: _Rules, schema: Mapping[str, object]) -> str:
     """The listed values that are read as what they are."""
     narrow = narrowed(schema, large=True)
     texts = [
@@ -208,7 +208,7 @@ def _listed(rules: _Rules, schema: Mapping[str, Any]) -> str:
     return " | ".join(map(rules.text, texts))
 
 
-def _raw_text(schema: Mapping[str, Any], close: str, others: Sequence[str]) -> str:
+def _raw_text(schema: Mapping[str, object], close: str, others: Sequence[str]) -> str:
     """Lark's terminal expression for texts of a schema that do not hold the closing tag.
 
     others: types besides texts. A text is then none that the reader takes for one of those, and has

@@ -125,7 +125,7 @@ def tool_entry(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Dictionaries and lists instead of other mappings and sequences, for tojson."""
     match value:
         case Mapping():

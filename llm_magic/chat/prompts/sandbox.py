@@ -133,7 +133,7 @@ def _compared(context: Context, left: object, names: Sequence[str], *others: obj
 
 
 @pass_context
-def _sliced(context: Context, value: Any, start: Any, stop: Any, step: Any) -> object:
+def _sliced(context: Context, value: Any, start: object, stop: object, step: object) -> object:
     budget = current()
     budget.step()
     if isinstance(value, str):
@@ -258,7 +258,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             budget.weigh(args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
-    def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
+    def unsafe_undefined(self, obj: object, attribute: str) -> jinja2.Undefined:
         raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} objects")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -266,7 +266,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if wrapped is None:
             return None
 
-        def checked(*args: Any, **kwargs: Any) -> str:
+        def checked(*args: object, **kwargs: object) -> str:
             _pay_format(value.__self__, (*args, *kwargs.values()))
             return wrapped(*args, **kwargs)
 
@@ -309,8 +309,8 @@ _WIDENING = frozenset(("center", "ljust", "rjust", "zfill"))
 
 
 def _pay_method(
-    owner: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
+    owner: str, name: str, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[object, ...]:
     """Pay for a method of a text; returns the arguments to call it with."""
     budget = current()
     weight, _, _ = budget.weigh(args, kwargs)
@@ -377,12 +377,12 @@ _FREE = frozenset(
 ) - {"string", "float"}  # filters of these names read the whole value
 
 
-def _paid(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
+def _paid(name: str, filter: Callable[..., object]) -> Callable[..., object]:
     """A filter or test that is paid for before it runs; what it yields is paid for item by item."""
 
     # Keeps jinja2's marks: the environment or context that some want comes first.
     @wraps(filter)
-    def paid(*args: Any, **kwargs: Any) -> Any:
+    def paid(*args: object, **kwargs: object) -> object:
         budget = current()
         budget.step()
         given = [a for a in args if not isinstance(a, Context | jinja2.Environment)]
@@ -420,7 +420,10 @@ def _replace(text: object, old: object, new: object, count: int | None = None) -
 
 @pass_context
 def _join(
-    context: Context, items: Iterable[object], separator: str = "", attribute: Any = None
+    context: Context,
+    items: Iterable[object],
+    separator: str = "",
+    attribute: str | int | None = None,
 ) -> str:
     """jinja2's `join` without escaping. Attributes are looked up as in `a.b`, by the sandbox."""
     if attribute is not None:
@@ -431,13 +434,15 @@ def _join(
     return separator.join(map(str, listed))
 
 
-def _format(text: object, *args: Any, **kwargs: Any) -> str:
+def _format(text: object, *args: object, **kwargs: object) -> str:
     _pay_format(text, (*args, *kwargs.values()))
     return str(text) % (kwargs or args)
 
 
 @pass_context
-def _sum(context: Context, items: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+def _sum(
+    context: Context, items: Iterable[Any], attribute: str | int | None = None, start: Any = 0
+) -> Any:
     """The sum of numbers; of lists it would take as long as their square."""
     if attribute is not None:
         items = map(make_attrgetter(context.environment, attribute), items)

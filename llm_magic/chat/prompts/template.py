@@ -194,7 +194,7 @@ class Template:
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
         return "".join(lines) + ("assistant:" if cue else "")
 
-    def protect(self, value: Any, mark: str) -> Any:
+    def protect(self, value: object, mark: str) -> Any:
         """The value with every spelling of a control token in its texts broken by the mark."""
         if self._controls is None:
             return value
@@ -328,7 +328,7 @@ class _Job:
         return variables
 
     def _run(
-        self, variables: dict[str, Any], entries: list[Any], cue: bool, mark: str, end: str
+        self, variables: dict[str, Any], entries: list[object], cue: bool, mark: str, end: str
     ) -> str:
         text = self.template.run({"add_generation_prompt": cue, **variables, "messages": entries})
         for char in (mark, end):  # a template may have printed the repr or ASCII JSON of a text
@@ -336,7 +336,7 @@ class _Job:
         return text
 
     def _tail(
-        self, variables: dict[str, Any], entries: list[Any], plain: str, mark: str, end: str
+        self, variables: dict[str, Any], entries: list[object], plain: str, mark: str, end: str
     ) -> str:
         """What the assistant's turn starts with: the rest behind the same prompt without it."""
         tags = self.template.reasoning
@@ -418,7 +418,7 @@ def _repeats(messages: Sequence[Message]) -> bool:
     return late_system or any(a == b for a, b in pairwise(roles))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     match value:
         case str():
             yield value
@@ -431,7 +431,7 @@ def _texts(value: Any) -> Iterator[str]:
                 yield from _texts(item)
 
 
-def _free_marks(value: Any) -> tuple[str, str]:
+def _free_marks(value: object) -> tuple[str, str]:
     """Two characters that no text contains, neither as they are nor as a \\u escape."""
     texts = "\0".join(_texts(value))
     lower = texts.lower() if "\\u" in texts or "\\U" in texts else ""

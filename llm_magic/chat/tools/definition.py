@@ -40,10 +40,10 @@ class Tool:
     """
 
     spec: ToolSpec
-    function: Callable[..., Any] | None = None
-    hints: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    function: Callable[..., object] | None = None
+    hints: Mapping[str, object] = field(default_factory=dict, repr=False)
     timeout: float | None = None
-    rest: Any = field(default=None, repr=False)
+    rest: object = field(default=None, repr=False)
     method: bool = field(default=False, repr=False)
 
     @property
@@ -58,12 +58,12 @@ class Tool:
         function = bind(instance, owner) if bind is not None else self.function
         return replace(self, function=function, method=False)
 
-    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, /, *arguments: object, **named: object) -> Any:
         if self.function is None:
             raise ToolError(f"{self.name} is only described; there is no function to call")
         return self.function(*arguments, **named)
 
-    def problems(self, arguments: Any) -> list[str]:
+    def problems(self, arguments: object) -> list[str]:
         """What is wrong with a call's arguments, in words for the model; none if they are valid."""
         import jsonschema
 
@@ -136,7 +136,7 @@ def tool(
     return _from_function(function, None, None, None)
 
 
-def as_tool(thing: Any) -> Tool:
+def as_tool(thing: object) -> Tool:
     """A Tool from itself, a function, a ToolSpec or an OpenAI-style dict.
 
     ToolError for a function that cannot be a tool, RequestError for a dict that describes none.
@@ -160,7 +160,7 @@ def as_tool(thing: Any) -> Tool:
     )
 
 
-def as_tools(things: Sequence[Any] | str) -> tuple[Tool, ...]:
+def as_tools(things: Sequence[object] | str) -> tuple[Tool, ...]:
     """Tools in the given order, also from a JSON list of descriptions. RequestError for two of one
     name, and for what describes no tool."""
     if isinstance(things, str):
@@ -199,7 +199,7 @@ def _checked(spec: ToolSpec) -> ToolSpec:
     return spec
 
 
-def _from_dict(data: Mapping[str, Any]) -> ToolSpec:
+def _from_dict(data: Mapping[str, object]) -> ToolSpec:
     kind = data.get("type", "function")
     function = data.get("function", data)
     if kind != "function" and "function" not in data and kind != "object":
@@ -217,7 +217,7 @@ def _from_dict(data: Mapping[str, Any]) -> ToolSpec:
 
 
 def _from_function(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     name: str | None,
     description: str | None,
     timeout: float | None,
@@ -251,14 +251,14 @@ def _from_function(
     return Tool(spec, function, {n: hints[n] for n in names}, timeout, rest, method)
 
 
-def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
+def _innermost(function: Callable[..., object]) -> Callable[..., object]:
     """What a `functools.partial` calls in the end: its name, types and docstring count."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
-def _doc(function: Callable[..., Any]) -> str:
+def _doc(function: Callable[..., object]) -> str:
     text = inspect.getdoc(function) or ""
     if isinstance(function, type) and dataclasses.is_dataclass(function):
         # A dataclass without a docstring gets its signature as one.
@@ -266,14 +266,14 @@ def _doc(function: Callable[..., Any]) -> str:
     return text
 
 
-def _is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
+def _is_method(function: Callable[..., object], parameters: list[inspect.Parameter]) -> bool:
     """Whether this is a function in the body of a class, which still lacks its instance."""
     owner = getattr(function, "__qualname__", "").rpartition(".")[0]
     in_class = bool(owner) and not owner.endswith("<locals>") and inspect.isfunction(function)
     return in_class and bool(parameters) and parameters[0].name in ("self", "cls")
 
 
-def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+def _parameters(function: Callable[..., object], name: str) -> list[inspect.Parameter]:
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as e:
@@ -287,7 +287,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def _hints(
-    function: Callable[..., Any], parameters: list[inspect.Parameter], name: str
+    function: Callable[..., object], parameters: list[inspect.Parameter], name: str
 ) -> dict[str, Any]:
     """The type of each parameter; Any where none is declared. The return type is never looked at.
 
@@ -323,7 +323,7 @@ def _declared(
         raise ToolError(f"{name} cannot be a tool: a type cannot be read ({e})") from None
 
 
-def _takes_none(hint: Any) -> bool:
+def _takes_none(hint: object) -> bool:
     if typing.get_origin(hint) is typing.Annotated:
         return _takes_none(typing.get_args(hint)[0])
     if typing.get_origin(hint) in (typing.Union, types.UnionType):

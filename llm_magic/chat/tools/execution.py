@@ -85,7 +85,7 @@ class Halt:
                     _thread.interrupt_main()
             time.sleep(POLL)
 
-    def _strike(self, number: int, frame: Any) -> None:
+    def _strike(self, number: int, frame: object) -> None:
         self._struck = True
         raise KeyboardInterrupt
 
@@ -274,7 +274,7 @@ def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
-async def _awaited(value: Any) -> Any:
+async def _awaited(value: object) -> Any:
     value = await value if inspect.isawaitable(value) else value
     if not isinstance(value, AsyncIterator):
         return value
@@ -286,7 +286,7 @@ async def _awaited(value: Any) -> Any:
     return _collected(iter(items))
 
 
-def _collected(items: Iterator[Any]) -> list[Any]:
+def _collected(items: Iterator[object]) -> list[object]:
     """The items, at most MAX_ITEMS; then a last one says that there were more."""
     found = list(itertools.islice(items, MAX_ITEMS + 1))
     if len(found) > MAX_ITEMS:
@@ -297,7 +297,7 @@ def _collected(items: Iterator[Any]) -> list[Any]:
 _TIMED_OUT = "llm_magic: out of time"  # tells our own TimeoutError from one that a tool raises
 
 
-def _abandonable(work: Callable[[], Any], name: str, timeout: float | None, halt: Halt) -> Any:
+def _abandonable(work: Callable[[], object], name: str, timeout: float | None, halt: Halt) -> Any:
     """Run on a daemon thread; stop waiting at the timeout or when `halt` is set."""
     done = threading.Event()
     box: list[tuple[bool, Any]] = []
@@ -327,7 +327,7 @@ def _abandonable(work: Callable[[], Any], name: str, timeout: float | None, halt
 # ----------------------------------------------------------------------------- output
 
 
-def render(value: Any, printed: str = "") -> str:
+def render(value: object, printed: str = "") -> str:
     """A tool's result as text for a model.
 
     Args:
@@ -356,7 +356,7 @@ def render(value: Any, printed: str = "") -> str:
     return _clipped(_as_text(value), MAX_RESULT)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     try:
         found = to_json(value)
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
@@ -379,7 +379,7 @@ class _Split:
     """Replaces sys.stdout or sys.stderr while tools run: the output of a tool's thread goes to its
     sink, all other output to the real stream."""
 
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: object) -> None:
         self.real = real
         self.sinks: dict[int, io.StringIO] = {}
 
@@ -389,7 +389,7 @@ class _Split:
     def write(self, text: str) -> Any:
         return self._target().write(text)
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: object) -> None:
         self._target().writelines(lines)
 
     def flush(self) -> None:

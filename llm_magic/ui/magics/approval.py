@@ -3,7 +3,6 @@
 import builtins
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
 
@@ -27,7 +26,7 @@ class CellApproval:
         self._running = running
         self._approved: object = None  # the run for which the user answered "all"
 
-    def __call__(self, call: ToolCall, arguments: Any) -> bool | str | Mapping[str, Any]:
+    def __call__(self, call: ToolCall, arguments: object) -> bool | str | Mapping[str, object]:
         if self._approved is not None and self._approved == self._running():
             return True
         question = f"{summary.call(call.name, arguments)}\nrun it? {_HELP}: "
@@ -43,7 +42,7 @@ class CellApproval:
         return _WORDS[word] if word in _WORDS else _other(answer)
 
 
-def _other(answer: str) -> str | Mapping[str, Any]:
+def _other(answer: str) -> str | Mapping[str, object]:
     """Arguments to use instead, or the reason why not."""
     if not answer.startswith("{"):
         return answer

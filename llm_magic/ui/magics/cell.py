@@ -40,7 +40,7 @@ MAX_TOKENS = 256
 HELP = ("-h", "--help")  # what people try first
 
 
-def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_options(function: Callable[..., object]) -> Callable[..., object]:
     """Give a cell magic the options of the table: its parser, and its help."""
     parser = MagicArgumentParser("%llm", description=inspect.cleandoc(function.__doc__ or ""))
     options.add_arguments(parser, "cell")
@@ -87,11 +87,11 @@ class LLMMagics(Magics):  # type: ignore[misc]
         help="Longest answer whose tokens are saved with the notebook; None: every.",
     ).tag(config=True)  # fmt: skip
 
-    def __init__(self, shell: Any, **options: Any) -> None:
+    def __init__(self, shell: object, **options: object) -> None:
         super().__init__(shell, **options)
         self.ledger = Ledger()
         self.talks = Talks()
-        self._replaced: dict[tuple[str, str], Callable[..., Any] | None] = {}
+        self._replaced: dict[tuple[str, str], Callable[..., object] | None] = {}
 
     @traitlets.default("docs_mode")
     def _default_docs_mode(self) -> bool:
@@ -105,7 +105,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
         return name
 
     @traitlets.observe("magic_name")
-    def _renamed(self, change: Any) -> None:
+    def _renamed(self, change: object) -> None:
         if self._replaced:
             self.withdraw()
             self.offer()

@@ -59,14 +59,14 @@ class Extension:
         shell.input_transformers_cleanup.remove(self._keep_questions)
         hub.gate.leave()  # the cell that unloads us has entered, and nobody else will leave
 
-    def _is_ours(self, hook: Any) -> bool:
+    def _is_ours(self, hook: object) -> bool:
         return getattr(hook, "__func__", None) == self._complete
 
-    def _enter(self, info: Any = None) -> None:
+    def _enter(self, info: object = None) -> None:
         hub.gate.enter()
         self.magics.talks.enter(getattr(info, "cell_id", None))
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self, *_: object) -> None:
         self.magics.talks.leave()
         hub.gate.leave()
 

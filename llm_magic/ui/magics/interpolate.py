@@ -25,7 +25,11 @@ _HEAD = re.compile(_NAME)
 
 
 def interpolate(
-    text: str, names: Mapping[str, Any], as_text: Callable[[Any], str], *, source: str = "the cell"
+    text: str,
+    names: Mapping[str, object],
+    as_text: Callable[[Any], str],
+    *,
+    source: str = "the cell",
 ) -> str:
     """`text` with every `{{ name }}` replaced by `as_text` of its value.
 
@@ -47,7 +51,7 @@ def fields(text: str) -> list[str]:
     return [path for escaped, path in _FIELD.findall(text) if not escaped]
 
 
-def _look_up(path: str, names: Mapping[str, Any], source: str) -> Any:
+def _look_up(path: str, names: Mapping[str, object], source: str) -> Any:
     head = _HEAD.match(path)
     assert head is not None  # _FIELD admits only paths that begin with a name
     name = head[0]
@@ -96,7 +100,7 @@ def _unknown(
     )
 
 
-def as_text(value: Any, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+def as_text(value: object, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
     """A value as the model reads it. formatters: IPython's, by MIME type.
 
     A str as it is; else what its `_repr_llm_()` returns, its Markdown, or its plain text, cut at
@@ -110,7 +114,7 @@ def as_text(value: Any, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
     return text
 
 
-def _described(value: Any, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+def _described(value: object, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
     # On the class, as Python looks up special methods: an object that invents attributes has none.
     method = getattr(type(value), "_repr_llm_", None)
     if method is not None and isinstance(text := method(value), str):

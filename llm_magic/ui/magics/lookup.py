@@ -71,7 +71,7 @@ def _offers(names: Names, path: str) -> Iterator[Tool]:
         yield _named(path.rpartition(".")[2], found)
 
 
-def _named(name: str, thing: Any) -> Tool:
+def _named(name: str, thing: object) -> Tool:
     if isinstance(thing, Tool | ToolSpec | Mapping) or not callable(thing):
         return as_tool(thing)
     return tool(name=name)(thing)

@@ -74,7 +74,7 @@ def signature(tool: Tool) -> str:
     return f"{tool.name}({', '.join(parts)})"
 
 
-def _kind(schema: Any) -> str:
+def _kind(schema: object) -> str:
     """A parameter's type in a word or two."""
     if not isinstance(schema, dict):
         return "any"

@@ -389,7 +389,7 @@ _BARE_VALUE = re.compile(r"[^{}\[\],<\n]+")
 _AFTER_TEXT = followed_by(",", "}", "]", ":")
 
 
-def _gemma_value(tape: Tape, quote: str, depth: int, schema: Any) -> Wait[Any]:
+def _gemma_value(tape: Tape, quote: str, depth: int, schema: object) -> Wait[Any]:
     yield from blank(tape)
     if (yield from literal(tape, quote)):
         return (yield from _gemma_text(tape, quote))
@@ -426,7 +426,7 @@ def _gemma_text(tape: Tape, quote: str) -> Wait[str]:
     return text
 
 
-def _part(schema: Any, key: str | None) -> Any:
+def _part(schema: object, key: str | None) -> Any:
     """The schema of a property, or of the items where there is no key; None if it does not say."""
     if not isinstance(schema, Mapping):
         return None

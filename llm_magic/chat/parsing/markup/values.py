@@ -34,7 +34,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def paired(value: Any) -> Any:
+def paired(value: object) -> Any:
     match value:
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -45,7 +45,7 @@ def paired(value: Any) -> Any:
     return value
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -57,7 +57,7 @@ def unwrapped(value: str) -> str:
     return _LINE_BREAK.sub("", value)
 
 
-def coerce(value: str, schema: Any) -> Any:
+def coerce(value: str, schema: object) -> Any:
     """The value of a parameter's text under its JSON schema; the text itself if it fits no type.
 
     Without a type in the schema: JSON if the text is JSON, else the text.
@@ -79,7 +79,7 @@ def coerce(value: str, schema: Any) -> Any:
     return value
 
 
-def _types(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
+def _types(schema: object, root: object = None, depth: int = 0) -> frozenset[str]:
     """The JSON types that a schema's values may have; none where it does not tell."""
     if not isinstance(schema, Mapping) or depth > 16:
         return frozenset()
@@ -104,7 +104,7 @@ def _types(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
     return frozenset(types)
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: object) -> str:
     match value:
         case None:
             return "null"
@@ -121,7 +121,7 @@ def _type_of(value: Any) -> str:
     return "object"
 
 
-def target(ref: str, root: Any) -> Any:
+def target(ref: str, root: object) -> Any:
     """What a reference inside a schema points at; None when it is not there."""
     for key in ref.removeprefix("#").strip("/").split("/"):
         key = key.replace("~1", "/").replace("~0", "~")
@@ -138,7 +138,7 @@ def value_types(schema: Any) -> frozenset[str]:
     return _types(schema)
 
 
-def property_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+def property_schema(schema: Mapping[str, object], name: str) -> dict[str, Any]:
     """The schema of one property of an object, standing alone: with what its references need."""
     properties = schema.get("properties")
     part = properties.get(name) if isinstance(properties, Mapping) else None
@@ -228,7 +228,7 @@ class Parameters:
         """The keys that have come so far."""
         return frozenset(self._keys)
 
-    def add(self, key: str, value: Any) -> Args:
+    def add(self, key: str, value: object) -> Args:
         if key in self._keys:
             raise NotACall
         piece = f"{', ' if self._keys else '{'}{dumps(key)}: {dumps(value)}"

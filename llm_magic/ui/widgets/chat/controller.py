@@ -44,7 +44,7 @@ LEDGER_ROWS = 50  # of the notebook's ledger, the newest; the sum is one of them
 class Search:
     """A search for an earlier conversation."""
 
-    find: Callable[[], Any]
+    find: Callable[[], object]
     done: threading.Event
 
 
@@ -74,7 +74,7 @@ class ChatController:
         self._question: ApprovalRequest | None = None
         self._watched: Ledger | None = None
         # What was cleared, and the settings that go with it.
-        self._cleared: tuple[ThreadTurn, Mapping[str, Any]] | None = None
+        self._cleared: tuple[ThreadTurn, Mapping[str, object]] | None = None
         self._told: Transcript | None = None  # the transcript that the pages have
 
     # ------------------------------------------------------------------ any thread
@@ -97,7 +97,7 @@ class ChatController:
         self.messages = found.turns.messages()
         self.submit({"t": "load", "earlier": found})
 
-    def search(self, find: Callable[[], Any]) -> threading.Event:
+    def search(self, find: Callable[[], object]) -> threading.Event:
         """Offer to continue an earlier conversation, if `find` returns one.
 
         `find` runs on the controller's thread, where a large file holds up no cell.
@@ -143,7 +143,7 @@ class ChatController:
     def _fault(self, error: BaseException) -> None:
         self._out.notice(describe(error))
 
-    def _handle(self, item: Any) -> None:
+    def _handle(self, item: object) -> None:
         match item:
             case StreamUpdate():
                 self._on_update(item)
@@ -156,7 +156,7 @@ class ChatController:
 
     # ------------------------------------------------------------------ what a page asks
 
-    def _on_page_message(self, message: Mapping[str, Any]) -> None:
+    def _on_page_message(self, message: Mapping[str, object]) -> None:
         match message:
             case {"t": "hello", "page": str(page)}:
                 self._snapshot(page)
@@ -271,11 +271,11 @@ class ChatController:
         if turn is not None and turn.reply is not None:
             self._out.add("tokens", id=id, rows=rows(turn.reply.tokens))
 
-    def _verdict(self, call: str, yes: bool, arguments: Any) -> None:
+    def _verdict(self, call: str, yes: bool, arguments: object) -> None:
         question = self._question
         if question is None or question.call.id != call:
             return
-        verdict: Any = yes
+        verdict: object = yes
         if yes and isinstance(arguments, str):
             try:
                 verdict = json.loads(arguments)
@@ -288,7 +288,7 @@ class ChatController:
         self._out.add("asked", call=call)
         question.answer.put(verdict)
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         error = ""
         try:
             self._make(name, settings.checked(name, value))
@@ -297,12 +297,12 @@ class ChatController:
         self._out.add("settings", **self._set_values(), name=name, error=error)
         self._settled()
 
-    def _make(self, name: str, value: Any) -> None:
+    def _make(self, name: str, value: object) -> None:
         self._host.set(name, value)
         if name != "model":  # it may be a path or hold a key, and no file chooses who is asked
             self._made[name] = value
 
-    def _make_all(self, values: Mapping[str, Any]) -> None:
+    def _make_all(self, values: Mapping[str, object]) -> None:
         for name, value in values.items():
             self._make(name, value)
         self._out.add("settings", **self._set_values())
@@ -380,7 +380,7 @@ class ChatController:
             self.earlier = found
             self._out.extend([self._offered()])
 
-    def _remembered(self, data: Mapping[str, Any]) -> None:
+    def _remembered(self, data: Mapping[str, object]) -> None:
         """A page remembers what the cell's earlier chat showed. That is at least as new as the
         saved notebook but less complete, so it is offered only where it holds more turns."""
         found = SavedConversation.read(data, self.turns.render)
@@ -438,7 +438,7 @@ class ChatController:
         self._out.phase(START)
         start_reading("llm-chat-reader", run, open_, self._worker.put, self._host.window)
 
-    def _decide(self, call: ToolCall, arguments: Any) -> Any:
+    def _decide(self, call: ToolCall, arguments: object) -> Any:
         """Whether this call may be made. Called on the reader's thread."""
         run = self._run
         return (
@@ -586,7 +586,7 @@ class ChatController:
         }  # fmt: skip
 
 
-def _starts_work(item: Any) -> bool:
+def _starts_work(item: object) -> bool:
     """Whether a page's message may start an answer."""
     return isinstance(item, Mapping) and item.get("t") in _BEGINNERS
 

@@ -47,7 +47,7 @@ class ChatHost(Protocol):
         """How to continue the last of these messages, an answer, after its text."""
         ...
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: object) -> None:
         """Change a setting; None is the default."""
         ...
 
@@ -64,7 +64,7 @@ class ChatHost(Protocol):
         """Context size in tokens, if known. Called on a reader thread."""
         ...
 
-    def post(self, message: Mapping[str, Any]) -> None:
+    def post(self, message: Mapping[str, object]) -> None:
         """Send to all pages. Called on the controller's thread only."""
         ...
 

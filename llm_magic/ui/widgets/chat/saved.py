@@ -55,7 +55,7 @@ class SavedChat:
     """
 
     rows: tuple[SavedTurn, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     model: str = ""
     at: str = ""
 
@@ -89,7 +89,7 @@ def read(data: Any) -> SavedChat:
     )
 
 
-def _rows_in(turns: Any, room: list[int], depth: int) -> tuple[SavedTurn, ...]:
+def _rows_in(turns: object, room: list[int], depth: int) -> tuple[SavedTurn, ...]:
     if not isinstance(turns, list):
         raise ValueError("the saved conversation has no list of turns")
     room[0] -= len(turns)
@@ -98,7 +98,7 @@ def _rows_in(turns: Any, room: list[int], depth: int) -> tuple[SavedTurn, ...]:
     return tuple(_row_in(i, row, room, depth) for i, row in enumerate(turns))
 
 
-def _row_in(i: int, row: Any, room: list[int], depth: int) -> SavedTurn:
+def _row_in(i: int, row: object, room: list[int], depth: int) -> SavedTurn:
     if not isinstance(row, Mapping) or row.get("role") not in ("user", "assistant"):
         raise ValueError(f"turn {i} is neither a user's nor an assistant's")
     text, note = row.get("content"), row.get("note", "")

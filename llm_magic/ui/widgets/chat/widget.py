@@ -79,11 +79,11 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         system: str | None = None,
         *,
         messages: Sequence[Message | Mapping[str, Any]] = (),
-        tools: Sequence[Any] = (),
+        tools: Sequence[object] = (),
         approve: bool | Approver = True,
         suggestions: Sequence[str] = SUGGESTIONS,
         name: str | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         self._name = name
         self._host = _Host(self, llm, {"system": system, **options}, tools, approve)
@@ -100,7 +100,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         )
         self._kept.beside_view = True
         self._page_keeps = False  # a page updates the transcript in the notebook
-        self._cell: Any = None  # parent header of the cell that shows this chat
+        self._cell: object = None  # parent header of the cell that shows this chat
         self._key: str | None = None if name is None else f"name {name}"
         self._looked = False  # for an earlier conversation
         self.on_msg(self._on_message)
@@ -206,7 +206,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         self._kept.change(self._transcript.bundle())
         self._kept.show()
 
-    def _on_message(self, widget: Any, content: Any, buffers: Any) -> None:
+    def _on_message(self, widget: object, content: object, buffers: object) -> None:
         if isinstance(content, Mapping):
             self._controller.submit(content)
 
@@ -251,7 +251,7 @@ class _Host:
         chat: Chat,
         llm: LLM | str | None,
         values: Mapping[str, Any],
-        tools: Sequence[Any],
+        tools: Sequence[object],
         approve: bool | Approver,
     ) -> None:
         self._chat = chat
@@ -314,7 +314,7 @@ class _Host:
         head = (Message("system", system),) if system else ()
         return lambda progress: self.load(progress).stream((*head, *messages), **options)
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: object) -> None:
         self._values[name] = value
 
     def settings(self) -> dict[str, Any]:
@@ -326,7 +326,7 @@ class _Host:
         size = getattr(llm.status(), "ctx", None) if llm is not None else None
         return size if isinstance(size, int) else None
 
-    def post(self, message: Mapping[str, Any]) -> None:
+    def post(self, message: Mapping[str, object]) -> None:
         self._chat.send(dict(message))
 
     def settled(self) -> None:

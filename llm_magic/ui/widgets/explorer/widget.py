@@ -83,7 +83,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         *,
         kept: jupyter.UpdatableOutput | None = None,
         look: mime.Look | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         self._llm = llm
         self._options = settings.given(options)
@@ -107,7 +107,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         )
         self._run: BranchRequest | None = None
         self._key: str | None = None  # which of the views of its cell it is
-        self._cell: Any = None  # parent header of the cell that shows the static form
+        self._cell: object = None  # parent header of the cell that shows the static form
         super().__init__(state=self._saved(), scale=token_rows.scale())
         self.on_msg(self._on_message)
         jupyter.take_subshell_messages(self.comm)
@@ -174,7 +174,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ any thread
 
-    def _on_message(self, _: Any, message: Any, buffers: Any) -> None:
+    def _on_message(self, _: object, message: object, buffers: object) -> None:
         if isinstance(message, Mapping):
             self._worker.put(message)
 
@@ -189,7 +189,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         else:
             self._on_page_message(item)
 
-    def _on_page_message(self, message: Mapping[str, Any]) -> None:
+    def _on_page_message(self, message: Mapping[str, object]) -> None:
         match message:
             case {"t": "hello", "page": str(page)}:
                 self._snapshot(page)
@@ -230,7 +230,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ what holds for branches
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         error = ""
         try:
             if name not in settings.BRANCH:
@@ -380,6 +380,6 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._out.add("note", text=text)
 
 
-def _starts_work(item: Any) -> bool:
+def _starts_work(item: object) -> bool:
     """May a message of a page begin a branch?"""
     return isinstance(item, Mapping) and item.get("t") == "branch"

@@ -17,6 +17,8 @@ SHARED_SCRIPTS = (
     "shared/inspector.js",
 )
 
+Bundle = dict[str, Any]  # MIME type -> data, or the metadata of an output
+
 
 def script(names: Sequence[str]) -> str:
     """Scripts of ui/widgets as one ES module, in this order.
@@ -36,7 +38,7 @@ def script(names: Sequence[str]) -> str:
     return re.sub(r"^export (?!default)", "", source, flags=re.MULTILINE)
 
 
-def take_subshell_messages(comm: Any) -> None:
+def take_subshell_messages(comm: object) -> None:
     """Let messages of a page arrive while a cell runs.
 
     ipykernel 7.4 hands a comm's messages to the shell that last sent on it. For a widget that is
@@ -99,9 +101,9 @@ def rebind(old: object, new: object) -> None:
             names[name] = new
 
 
-def publish_as(cell: Any) -> None:
+def publish_as(cell: object) -> None:
     """Make this thread's displays belong to `cell` instead of the running cell."""
-    publisher: Any = getattr(get_ipython(), "display_pub", None)
+    publisher: object = getattr(get_ipython(), "display_pub", None)
     if cell is not None and hasattr(publisher, "set_thread_parent"):
         publisher.set_thread_parent({"header": cell})
 
@@ -142,7 +144,7 @@ class UpdatableOutput:
         tagged: False for an output that must be the same on every run.
     """
 
-    def __init__(self, data: dict[str, Any], id: str, tagged: bool = True) -> None:
+    def __init__(self, data: Bundle, id: str, tagged: bool = True) -> None:
         self.id = id
         self.data = data
         self.revision = 0
@@ -150,25 +152,25 @@ class UpdatableOutput:
         self.beside_view = False  # a widget is shown right before or behind it
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> Bundle:
         """The tag of the output in its present state."""
         return {"llm_magic": self.told()} if self.tagged else {}
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> Bundle:
         """What a page needs to find out whether its output is the newest."""
         return {"display": self.id, "revision": self.revision}
 
-    def picture(self) -> dict[str, Any]:
+    def picture(self) -> Bundle:
         """The output itself, for a page that cannot receive updates of it."""
         return {**self.told(), "data": self.data, "metadata": self.metadata}
 
-    def change(self, data: dict[str, Any] | None) -> None:
+    def change(self, data: Bundle | None) -> None:
         """New data, not shown yet. None: a page puts it together itself."""
         if data is not None:
             self.data = self._marked(data)
         self.revision += 1
 
-    def _marked(self, data: dict[str, Any]) -> dict[str, Any]:
+    def _marked(self, data: Bundle) -> Bundle:
         before, after = self.around
         return data | {"text/html": before + data["text/html"] + after} if before else data
 

@@ -38,7 +38,7 @@ class StreamUpdate(Generic[R]):
 
     run: R
     what: Event | None = None
-    opened: Any = None
+    opened: object = None
     ended: bool = False
     reply: Reply | None = None
     error: BaseException | None = None
@@ -82,7 +82,7 @@ def _read(
         tell(StreamUpdate(run, ended=True, reply=_partial(error, stream), error=error, window=size))
 
 
-def _partial(error: BaseException, stream: Any) -> Reply | None:
+def _partial(error: BaseException, stream: object) -> Reply | None:
     """What came before the error. A broken stream must not keep a page waiting for its end."""
     try:
         return getattr(error, "partial", None) or _reply_of(stream)
@@ -90,5 +90,5 @@ def _partial(error: BaseException, stream: Any) -> Reply | None:
         return None
 
 
-def _reply_of(stream: Any) -> Reply | None:
+def _reply_of(stream: object) -> Reply | None:
     return getattr(stream, "reply", None)

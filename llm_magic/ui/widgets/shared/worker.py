@@ -80,7 +80,7 @@ class Worker:
         self._check_process()
         return self._rest.wait(timeout)
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         """Add an item to the inbox. Returns at once."""
         self._check_process()
         with self._lock:
@@ -118,14 +118,14 @@ class Worker:
                     self._rest.set()
                     return
 
-    def _waiting(self) -> Iterator[Any]:
+    def _waiting(self) -> Iterator[object]:
         while True:
             try:
                 yield self._inbox.get_nowait()
             except queue.Empty:
                 return
 
-    def _guarded(self, work: Callable[..., None], *what: Any) -> None:
+    def _guarded(self, work: Callable[..., None], *what: object) -> None:
         # SystemExit of a tool or a renderer, too: it would end the thread, not the process.
         try:
             work(*what)
