@@ -168,3 +168,15 @@ def test_a_new_file_or_a_new_sentence_changes_the_tree(tmp_path, monkeypatch):
         "x.c What x does",
         "b.py Second: in words",
     ]
+
+
+# ----------------------------------------------------------------------------- docstrings
+
+
+def test_twenty_public_docstrings_have_an_example():
+    count = 0
+    for path in (ROOT / "llm_magic").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+                count += ">>> " in (ast.get_docstring(node) or "")
+    assert count >= 20

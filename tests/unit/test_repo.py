@@ -88,6 +88,14 @@ def test_no_folder_has_more_than_thirty_modules_scripts_and_styles():
     assert not large
 
 
+def test_any_is_rare():
+    """The word counts, imports included; so it may not stand in comments either."""
+    texts = [p.read_text(encoding="utf-8") for p in (ROOT / "llm_magic").rglob("*.py")]
+    lines = sum(text.count("\n") for text in texts)
+    words = sum(len(re.findall(r"\bAny\b", text)) for text in texts)
+    assert 0 < words <= 15 * lines / 1000, f"{words} in {lines} lines"
+
+
 def test_no_test_imports_from_another():
     for path in (ROOT / "tests").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
