@@ -120,6 +120,14 @@ def test_messages_of_the_troubleshooting_page_are_those_of_the_package():
     assert not [part for part in parts if part not in said]
 
 
+# F272
+def test_the_docs_say_why_a_prompt_is_coloured_as_python():
+    """No front end lets a cell magic choose the language of its cell without an extension."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^### Python keywords are coloured.*\n\n(.*)", text, re.MULTILINE)
+    assert "highlight" in section
+
+
 def _examples() -> dict[str, str]:
     """Section of docs/adding.md -> its Python blocks as one program."""
     text = (DOCS / "adding.md").read_text(encoding="utf-8")
