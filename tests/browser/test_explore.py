@@ -410,7 +410,7 @@ def test_axe_finds_no_serious_fault(lab: Jupyter, browser: Browser, dark: bool) 
     assert found == []
 
 
-def test_in_notebook_7(notebook7: Jupyter, browser: Browser) -> None:
+def test_the_live_view_works_in_notebook_7(notebook7: Jupyter, browser: Browser) -> None:
     notebook7.write("explore.ipynb", CELLS)
     page = notebook7.open(browser, "explore.ipynb")
     page.run(0)

@@ -114,7 +114,7 @@ print(*a, b, *c, user(1))
 
 
 @ZIG
-def test_both_at_once(fresh):
+def test_a_cell_and_the_engine_use_tinygrad_at_once(fresh):
     """A cell reads and writes the cache while the set-up exchanges it; then four threads do."""
     out = run(
         IN_THREAD
@@ -516,7 +516,7 @@ def test_the_environment_chooses_the_device(fresh):
 
 # LAI-20
 @ZIG
-def test_names_of_devices(fresh):
+def test_device_names_are_checked_and_listed(fresh):
     out = run(
         """
 from llm_magic.engine import device

@@ -109,7 +109,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_shapes(tmp_path, shape, variant):
+def test_odd_shapes_are_computed_right(tmp_path, shape, variant):
     path = toy(tmp_path, **({"types": "Q8_0"} | SHAPES[shape]))
     n = 2 * layout.SPAN + 50
     forward = kernel_forward(path, n_ctx=n, target=variant, threads=3)
@@ -193,7 +193,7 @@ def test_positions_may_be_written_again(tmp_path):
     forward.close()
 
 
-def test_wanted_rows_only(tmp_path):
+def test_only_the_wanted_rows_are_returned(tmp_path):
     path = toy(tmp_path, types="Q8_0")
     forward = kernel_forward(path)
     exact = Oracle(path).logits(IDS)

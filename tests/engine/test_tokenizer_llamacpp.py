@@ -78,7 +78,7 @@ def peer(real: Real) -> Any:
 # ------------------------------------------------------------------------------ stored ids
 
 
-def test_stored_ids(real: Real) -> None:
+def test_texts_give_the_stored_ids(real: Real) -> None:
     """TG-1, TG-2: more than 300 strings, with and without control tokens, with and without BOS."""
     tokenizer, prefix = real.tokenizer, real.stored["prefix"]
     assert len(real.stored["cases"]) > 300
@@ -187,7 +187,7 @@ def test_stored_ids_are_what_llamacpp_says_now(real: Real, peer: Any) -> None:
 
 
 @pytest.mark.peers
-def test_any_text_live(real: Real, peer: Any) -> None:
+def test_any_text_gives_the_ids_of_llamacpp(real: Real, peer: Any) -> None:
     tokenizer, prefix = real.tokenizer, real.stored["prefix"]
 
     @SETTINGS
@@ -204,7 +204,7 @@ def test_any_text_live(real: Real, peer: Any) -> None:
 @pytest.mark.peers
 @pytest.mark.slow
 @pytest.mark.parametrize("name", regenerate.PRESETS)
-def test_presets_live(name: str) -> None:
+def test_every_preset_cuts_text_as_llamacpp_does(name: str) -> None:
     """TG-1, B005: every preset, with a vocabulary that shows where text was cut."""
     need_peer()
     metadata = regenerate.pairs_metadata(name)
@@ -239,7 +239,7 @@ SPM_WORDS = ["▁", "▁▁", "▁B", "B", "A", "a", "b", "ab", "ba", "aba", "ba
 @pytest.mark.peers
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("name", ["", "Phi-3 mini"])
-def test_spm_rules_live(prefix: bool, name: str) -> None:
+def test_sentencepiece_merges_as_llamacpp_does(prefix: bool, name: str) -> None:
     """B008, B011: space prefix, byte fallback, control tokens that swallow white space."""
     need_peer()
     special = {"<|endoftext|>": Kind.CONTROL, "<|u|>": Kind.USER, "<|c|>": Kind.CONTROL}

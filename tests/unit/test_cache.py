@@ -13,7 +13,7 @@ def filled(*contents):
     return slots, copies
 
 
-def test_common_prefix():
+def test_the_common_prefix_of_ids_is_counted():
     assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
     assert common_prefix([], [1]) == 0
     assert common_prefix([1, 2], [1, 2, 3]) == 2

@@ -37,7 +37,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
-def test_version(capsys):
+def test_the_version_is_printed(capsys):
     with pytest.raises(SystemExit):
         front.main(["--version"])
     assert capsys.readouterr().out.split() == ["llm_magic", llm_magic.__version__]

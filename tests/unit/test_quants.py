@@ -31,7 +31,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
-def test_table_is_ggmls() -> None:
+def test_the_table_has_the_sizes_of_ggml() -> None:
     for kind, q in QUANTS.items():
         assert gguf.GGMLQuantizationType(kind).name == q.name
         assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)] == (q.block, q.bytes)
@@ -80,7 +80,7 @@ def test_random_bytes_decode_like_the_reference(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SCALES)
 @pytest.mark.parametrize("scale", [6e-8, 5.96e-8, 6.0e-5, -6.1e-5, 0.0, -0.0, 65504.0, -65504.0])
-def test_extreme_scales(kind: str, scale: float) -> None:
+def test_extreme_scales_give_the_bits_of_the_reference(kind: str, scale: float) -> None:
     # Smallest subnormal, just below normal, both zeros, largest: finite in, equal bits out.
     q = QUANTS[KINDS[kind]]
     raw = np.random.default_rng(2).integers(0, 256, (64, q.bytes), dtype=np.uint8)
@@ -130,7 +130,7 @@ def test_tensor_has_its_shape(kind: str, tmp_path: Path) -> None:
             assert same_bits(got.reshape(-1), oracle(info.type_name, raw))
 
 
-def test_into_given_memory(tmp_path: Path) -> None:
+def test_values_are_written_into_given_memory(tmp_path: Path) -> None:
     with open_gguf(toy_gguf(tmp_path / "t.gguf", types="Q4_1")) as g:
         info = g.tensors["blk.0.ffn_up.weight"]
         out = np.full(info.shape, np.nan, np.float32)
@@ -189,22 +189,3 @@ def test_mixed_file_is_accepted_whatever_file_type_says(tmp_path: Path) -> None:
         check_supported(g)
         assert g.tensors["output.weight"].type_name == "Q6_K"
         assert g.tensors["blk.1.ffn_down.weight"].type_name == "Q4_1"
-
-
-@pytest.mark.model
-def test_smollm2_equals_the_reference(smollm2_path: Path) -> None:
-    with open_gguf(smollm2_path) as g:
-        check_supported(g)
-        for info in list(g.tensors.values())[::9]:
-            raw = info.data.reshape(*info.shape[:-1], -1)
-            assert same_bits(dequantize(info).reshape(-1), oracle(info.type_name, raw))
-
-
-@pytest.mark.gemma
-def test_gemma3_equals_the_reference(gemma3_path: Path) -> None:
-    with open_gguf(gemma3_path) as g:
-        check_supported(g)
-        assert {"Q5_0", "Q8_0", "Q4_K", "Q6_K"} < {t.type_name for t in g.tensors.values()}
-        for info in list(g.tensors.values())[1::7]:
-            raw = info.data.reshape(*info.shape[:-1], -1)
-            assert same_bits(dequantize(info).reshape(-1), oracle(info.type_name, raw))

@@ -202,13 +202,14 @@ def test_the_room_for_tokens_counts_branches():
     assert again.branches[1][1].tokens == two.tokens
 
 
-def test_a_small_file_cannot_become_a_huge_one():
+def test_a_small_file_cannot_become_a_huge_one(monkeypatch):
+    monkeypatch.setattr("llm_magic.chat.reply.MAX_TOKENS", 100_000)
     # Each branch claims what the one before has: 32 levels of doubling would fill the memory.
     row = "1|a|||0|"
-    data = {**GOOD, "tokens": [row] * 50_000}
+    data = {**GOOD, "tokens": [row] * 5_000}
     for _ in range(30):
-        data = {**GOOD, "tokens": [row], "shared": [50_000, 0, 0], "branches": [[0, data]]}
-    data = {**GOOD, "tokens": [row] * 50_000, "branches": data["branches"]}
+        data = {**GOOD, "tokens": [row], "shared": [5_000, 0, 0], "branches": [[0, data]]}
+    data = {**GOOD, "tokens": [row] * 5_000, "branches": data["branches"]}
     with pytest.raises(ValueError, match=r"too many tokens|more than there is"):
         Reply.from_dict(data)
 

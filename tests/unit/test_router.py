@@ -44,7 +44,7 @@ def test_characters_split_over_tokens():
 
 
 # B010
-def test_byte_tokens():
+def test_bytes_of_one_character_become_text_together():
     assert deltas([b"\xed", b"\x95", b"\x9c"]) == ["", "", "\ud55c", ""]
 
 
@@ -131,7 +131,7 @@ def test_stop_strings_do_not_count_in_reasoning():
 
 
 # B026
-def test_unless_asked():
+def test_stop_strings_in_reasoning_count_only_if_asked():
     text = "<think>is it green or blue?</think>It is green."
     outcome = think(text, stop=("green",), stop_in_reasoning=True)
     assert (outcome.reasoning, outcome.content, outcome.finish) == ("is it ", "", "stop")
@@ -170,7 +170,7 @@ def test_empty_stop_strings_are_ignored():
 
 
 # LC-10
-def test_reasons():
+def test_every_reason_of_an_end_is_told():
     assert all_chunkings("ab", "length").finish == "length"
     assert all_chunkings("ab", "stop").finish == "stop"
     assert all_chunkings("abX", "length", stop=("X",)).finish == "stop"
@@ -383,7 +383,7 @@ def test_text_that_comes_with_the_end_and_single_characters():
 
 
 # LC-64, TG-41, LAI-8
-def test_an_incomplete_tag():
+def test_an_incomplete_tag_is_text():
     assert deltas(["Hi <tool_c"], syntax=HERMES, tools=TOOLS) == ["Hi ", "<tool_c"]
     assert deltas(["Hi <tool_c", "x"], syntax=HERMES, tools=TOOLS) == ["Hi ", "<tool_cx", ""]
 

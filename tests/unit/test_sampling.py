@@ -138,7 +138,7 @@ def test_sums_that_are_no_numbers_are_an_error_also_where_the_forward_pass_made_
     ("top_k", "wanted"),
     [(0, {0, 1, 2}), (-1, {0, 1, 2}), (1, {1}), (3, {0, 1, 2}), (10**6, {0, 1, 2})],
 )
-def test_top_k(top_k, wanted):
+def test_top_k_keeps_the_k_most_likely(top_k, wanted):
     assert support([3, 5, 4], top_k=top_k) == wanted
 
 

@@ -404,7 +404,7 @@ def test_collect_hands_over_every_position_in_order(start):
 
 
 # LC-33
-def test_seeds(start):
+def test_a_seed_gives_the_same_tokens_again(start):
     scheduler, _ = start()
 
     def draw(seed):

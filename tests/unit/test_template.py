@@ -427,7 +427,7 @@ def test_a_template_that_cannot_be_compiled_is_an_error_of_ours():
         Template("{% for %}").render((USER,))
 
 
-def test_no_messages():
+def test_a_prompt_without_messages_is_an_error():
     with pytest.raises(TemplateError, match="no messages"):
         chatml().render(())
 
@@ -688,7 +688,7 @@ def test_role_lines_and_a_cue():
         ("tekken", "[INST]hi[/INST]yo</s>"),
     ],
 )
-def test_turn_formats(preset, expected):
+def test_models_without_a_template_get_their_turn_format(preset, expected):
     template = Template(None, {"eos": "</s>"}, preset=preset)
     turns = (USER, Message("assistant", "yo"))
     text = template.render(turns, add_generation_prompt=False, continue_final=False).text

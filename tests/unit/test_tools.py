@@ -262,7 +262,7 @@ REST = """Add numbers.
         ("", "", {}),
     ],
 )
-def test_docstrings(text, head, words):
+def test_every_style_of_docstring_is_read(text, head, words):
     assert read_docstring(text) == (head, words)
 
 
@@ -473,7 +473,7 @@ def test_the_main_threads_things_work_in_tools():
         ({"town": "Oslo"}, "edited", "invalid", "unexpected"),
     ],
 )
-def test_approval(verdict, approval, status, said):
+def test_approval_allows_refuses_or_changes_a_call(verdict, approval, status, said):
     seen = []
     record = run(weather, '{"city": "Rome"}', approve=lambda *a: seen.append(a) or verdict)
     assert seen[0][1] == {"city": "Rome"}
@@ -566,7 +566,7 @@ def broken():
         (Table(_repr_llm_=broken, _repr_markdown_=lambda: None), "plain"),
     ],
 )
-def test_results_as_text(value, text):
+def test_results_become_text_or_json(value, text):
     assert render(value) == text
 
 
