@@ -37,6 +37,13 @@ def gemma3_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def qwen_path() -> Path:
+    from llm_magic import models
+
+    return models.resolve("qwen2.5-coder-1.5b").path
+
+
+@pytest.fixture(scope="session")
 def chromium() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):

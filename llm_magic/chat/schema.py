@@ -358,8 +358,12 @@ def _without_unique(schema: Any) -> Any:
     return schema
 
 
-def _hashable(hint: Hint) -> bool:
-    return getattr(type(hint), "__hash__", None) is not None and not isinstance(hint, list | dict)
+def _hashable(hint: object) -> bool:
+    try:
+        hash(hint)
+    except TypeError:  # a list, or a tuple that holds one
+        return False
+    return True
 
 
 def _is_alias(hint: Hint) -> bool:

@@ -277,13 +277,44 @@ def _gemma3_layers(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Layer, ...]:
     return tuple(full if (i + 1) % period == 0 else local for i in range(n_layers))
 
 
+def _gemma2_layers(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Layer, ...]:
+    """Layers with a window and layers that see all take turns, the first with a window."""
+    local = Layer(rope, keys.count("attention.sliding_window", 4096))
+    return tuple(Layer(rope) if i % 2 else local for i in range(n_layers))
+
+
+def _gemma2_scale(n_layers: int, dim: int, n_heads: int, head_dim: int) -> float:
+    # The 27B model (46 layers) was trained with 144 = dim / n_heads, though its heads have 128.
+    return 1.0 / math.sqrt(dim / n_heads if n_layers == 46 else head_dim)
+
+
 def _gemma3_scale(n_layers: int, dim: int, n_heads: int, head_dim: int) -> float:
     # The 27B model (62 layers) was trained with 168 = dim / n_heads, though its heads have 128.
     return 1.0 / math.sqrt(dim / n_heads if n_layers == 62 else head_dim)
 
 
+# Declared out: models with a recurrent state, whole or in some layers (TG-81).
+RECURRENT = frozenset(
+    {
+        *("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "jamba", "falcon-h1"),
+        *("plamo2", "granitehybrid", "nemotron_h", "lfm2", "lfm2moe", "qwen3next", "kimi-linear"),
+    }
+)
+
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(pairs="adjacent"),
+    "llama": Architecture(pairs="adjacent"),  # Llama, Mistral, SmolLM2, TinyLlama
+    "qwen2": Architecture(pairs="halves"),  # Qwen2, Qwen2.5: their biases are found by name
+    "exaone": Architecture(pairs="halves"),  # EXAONE 3
+    "qwen3": Architecture(pairs="halves", qk_norm=True),
+    "gemma": Architecture(pairs="halves", activation="gelu_tanh", scaled_embedding=True),
+    "gemma2": Architecture(
+        pairs="halves",
+        activation="gelu_tanh",
+        post_norms=True,
+        scaled_embedding=True,
+        layers=_gemma2_layers,
+        attention_scale=_gemma2_scale,
+    ),
     "gemma3": Architecture(
         pairs="halves",
         activation="gelu_tanh",
@@ -306,8 +337,10 @@ def read_config(metadata: Metadata, shapes: Shapes) -> Config:
     if not isinstance(name, str):
         raise GGUFError("metadata lacks general.architecture")
     if (row := ARCHITECTURES.get(name)) is None:
+        why = "is recurrent: it keeps a state, not a KV cache" if name in RECURRENT else ""
         raise UnsupportedModelError(
-            f"architecture {name!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+            f"architecture {name!r} {why or 'is not supported'}; "
+            f"supported: {', '.join(sorted(ARCHITECTURES))}"
         )
     config = _config(name, row, _Keys(name, metadata), shapes)
     _check_tensors(config, shapes)

@@ -391,6 +391,7 @@ def test_llama_variants(tmp_path, name):
 @pytest.mark.parametrize(("name", "qk_norm"), [("qwen2", False), ("qwen3", True)])
 def test_a_new_architecture_is_one_row_of_the_table(tmp_path, monkeypatch, name, qk_norm):
     path = toy_gguf(tmp_path / "m.gguf", arch=name, ctx=128)
+    monkeypatch.delitem(arch.ARCHITECTURES, name)
     with pytest.raises(UnsupportedModelError, match=name):
         portable(path)
     row = Architecture(pairs="halves", qk_norm=qk_norm)

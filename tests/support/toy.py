@@ -75,7 +75,8 @@ def toy_gguf(
 ) -> Path:
     """Write a random model and return the path of its (first) file.
 
-    arch: llama, qwen2 (biases), qwen3 (q/k norms) or gemma3 (q/k norms, post norms, window 8).
+    arch: llama, qwen2 (biases), qwen3 (q/k norms), gemma, gemma2 (post norms, soft caps, window 8)
+        or gemma3 (q/k norms, post norms, window 8).
     types: one ggml type name for every matrix, or {name pattern: type}, first match wins, else F32.
         Blocks of 32 need dim and ff divisible by 32, the *_K types by 256. Vectors stay F32.
     tokenizer: "bpe" (byte-level; `pre` names the pre-tokenizer), "spm" (byte fallback) or "none".
@@ -182,11 +183,14 @@ def _arch_keys(
     }
     if arch == "llama":
         keys[f"{arch}.rope.dimension_count"] = head_dim
-    if arch in ("qwen3", "gemma3") or head_dim != dim // heads:
+    if arch in ("qwen3", "gemma", "gemma2", "gemma3") or head_dim != dim // heads:
         keys[f"{arch}.attention.key_length"] = head_dim
         keys[f"{arch}.attention.value_length"] = head_dim
-    if arch == "gemma3":
+    if arch in ("gemma2", "gemma3"):
         keys[f"{arch}.attention.sliding_window"] = 8
+    if arch == "gemma2":
+        keys[f"{arch}.attn_logit_softcapping"] = 50.0
+        keys[f"{arch}.final_logit_softcapping"] = 30.0
     return keys
 
 
@@ -222,7 +226,7 @@ def _weights(
             out[b + "attn_k_norm.weight"] = vector(head_dim)
         out[b + "attn_output.weight"] = matrix(dim, q)
         out[b + "ffn_norm.weight"] = vector(dim)
-        if arch == "gemma3":
+        if arch in ("gemma2", "gemma3"):
             out[b + "post_attention_norm.weight"] = vector(dim)
             out[b + "post_ffw_norm.weight"] = vector(dim)
         out[b + "ffn_gate.weight"] = matrix(ff, dim)

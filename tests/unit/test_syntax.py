@@ -792,3 +792,27 @@ def test_parse_in_one_shot_equals_the_stream():
     assert isinstance(parts[1], ToolCall)
     assert parts[2] == Delta("answer", "\nB")
     assert parse("plain", None) == (Delta("answer", "plain"),)
+
+
+CALL = '{"name": "f", "arguments": {"s": "a"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"```json\n{CALL}\n```", f"```\n{CALL}\n```\n", f"<tools>\n{CALL}\n</tools>", CALL,
+     f"```tool_call\n{CALL}\n```", f"\n```json\n[{CALL}]\n```"],
+)  # fmt: skip
+def test_an_answer_that_is_nothing_but_a_call_is_that_call(text):
+    assert calls(text) == [("f", {"s": "a"})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"```json\n{CALL}\n```\nThis is how a call looks.", f"Write\n```json\n{CALL}\n```",
+     '```json\n{"name": "unknown", "arguments": {}}\n```', '```json\n{"city": "Rome"}\n```',
+     "```python\nprint(1)\n```", "<tools>none</tools>", "<b>bold</b>"],
+)  # fmt: skip
+def test_an_answer_with_more_than_a_call_stays_an_answer(text):
+    outcome = run(text, tools=TOOLS)
+    assert not outcome.calls
+    assert outcome.content == text

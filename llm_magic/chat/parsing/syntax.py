@@ -79,7 +79,7 @@ SYNTAXES: dict[str, Syntax] = {
             "hermes",
             ("<tool_call>",),
             tags.tagged,
-            bare="{",
+            bare="{`<",
             form=f"<tool_call>\n{_JSON}\n</tool_call>",
         ),
         Syntax(

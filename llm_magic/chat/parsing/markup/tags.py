@@ -21,6 +21,7 @@ from .tape import (
     Check,
     Done,
     NotACall,
+    Piece,
     Pieces,
     Reader,
     Tape,
@@ -137,6 +138,9 @@ def tagged(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     """Hermes and Qwen: JSON or <function=...> between <tool_call> and </tool_call>; both tags may
     be missing where the inner form shows that it is a call."""
     enclosed = opener == "<tool_call>"
+    if not opener and (yield from literal(tape, *_WRAPPERS)):
+        yield from wrapped(tape, tools)
+        return
     if opener == "<function=":
         yield from xml_call(tape, tools)
     else:
@@ -150,6 +154,32 @@ def tagged(tape: Tape, opener: str, tools: Tools) -> Pieces[None]:
     while (yield from optional(tape, "<function=")):
         yield from xml_call(tape, tools, enclosed)
     yield from closing(tape, "</tool_call>")
+
+
+# Where a model writes nothing but a call, but in a fence or in the tag of the tools' list (Qwen2.5
+# Coder does): what may stand around it. No opening one begins another.
+_WRAPPERS = {"```json": "```", "```tool_call": "```", "```\n": "```", "<tools>": "</tools>"}
+
+
+def wrapped(tape: Tape, tools: Tools) -> Pieces[None]:
+    """JSON calls in a fence or in <tools>, as the whole answer; all of them to offered tools.
+
+    An answer that goes on behind the closer is an answer with an example in it.
+    """
+    opener = next(w for w in _WRAPPERS if tape.text.endswith(w, 0, tape.pos))
+    pieces: list[Piece] = []
+    for piece in json_calls(tape, tools, ",", bare=True):
+        if piece is None:
+            yield None
+        elif isinstance(piece, Done) and piece.name in tools:
+            pieces.append(piece)
+        elif not isinstance(piece, Begin | Args):
+            raise NotACall
+    yield from closing(tape, _WRAPPERS[opener])
+    yield from blank(tape)
+    if (yield from peek(tape)):
+        raise NotACall
+    yield from pieces
 
 
 def _spare_bracket(tape: Tape, closer: str) -> Wait[None]:
