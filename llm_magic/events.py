@@ -53,17 +53,22 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated (or scored) token.
+    """One generated or scored token.
 
-    logprob: natural log of the softmax of the raw logits, before temperature, penalties, filters
-        and masks; None where it is unknown (first token of a scored text, remote engine) or -inf.
-    rank: 1 for the most likely token of the vocabulary; None where unknown.
-    top: the most likely alternatives by falling logprob; empty unless asked for. The chosen token
-        need not be among them: its own logprob is here.
-    at: seconds since the request was submitted.
-    masked: share of probability that a constraint removed at this position; None = unconstrained.
-    trimmed: a stop string cut (part of) this token's text off.
-    forced: the token was given, not drawn (prefill, branch, echo).
+    Attributes:
+        id: Its id in the vocabulary; None where the provider has none.
+        bytes: Its exact bytes, which may be part of a character.
+        logprob: Natural log of the softmax of the raw logits, before temperature, penalties,
+            filters and masks. None where it is unknown (the first token of a scored text) or minus
+            infinity.
+        rank: 1 for the most likely token of the vocabulary; None where unknown.
+        top: The most likely alternatives by falling logprob; empty unless asked for. The chosen
+            token need not be among them.
+        at: Seconds since the request was submitted.
+        masked: Share of probability that a constraint removed at this position; None where there
+            is no constraint.
+        trimmed: A stop string cut off this token's text, or a part of it.
+        forced: The token was given, not drawn (prefill, branch, echo).
     """
 
     id: int | None
@@ -144,12 +149,14 @@ class ToolSpec:
 class ToolRecord:
     """What happened to one call: the trace keeps one of these per call.
 
-    approval: "auto" (none asked), "approved", "edited", "refused".
-    status: "ok", "error" (the tool raised), "invalid" (arguments failed validation), "unknown"
-        (no such tool), "refused", "timeout", "interrupted", "repeated" (answered from an earlier
-        record of the turn; the tool did not run).
-    result: the text that went back to the model. seconds: how long it ran. waited: seconds that a
-        person took to decide about it before.
+    Attributes:
+        approval: "auto" (nobody was asked), "approved", "edited" or "refused".
+        status: "ok", "error" (the tool raised), "invalid" (arguments failed validation), "unknown"
+            (no such tool), "refused", "timeout", "interrupted" or "repeated" (answered from an
+            earlier record of the turn; the tool did not run).
+        result: The text that went back to the model.
+        seconds: How long it ran.
+        waited: Seconds that a person took to decide about it before.
     """
 
     round: int
@@ -174,7 +181,9 @@ class ToolRecord:
 class Schema:
     """Constraint: output is JSON that is valid under this JSON schema.
 
-    cls: the Python type that `Reply.parsed` becomes; None = what JSON gives (dict, list, ...).
+    Attributes:
+        schema: The JSON schema.
+        cls: The Python type of `Reply.parsed`; None: what JSON gives (dict, list, ...).
     """
 
     schema: Mapping[str, Any] | bool
@@ -209,13 +218,16 @@ Constraint = Schema | Regex | Choices | Grammar
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. `prompt` includes `cached` (reused from the KV cache); `completion` = kept.
+    """Counts of tokens.
 
-    Of a branch, `cached` also counts the tokens of the answer that it goes on from, so it may be
-    more than `prompt`: what was evaluated is `prompt` + tokens given - `cached`.
-
-    guessed: tokens of the completion that the engine had guessed from the text before, so that
-    they cost a row of a step instead of a step.
+    Attributes:
+        prompt: Tokens of the prompt, those from the cache included.
+        cached: Tokens that were reused from the KV cache. Of a branch this includes tokens of the
+            answer that it goes on from, so it may be more than `prompt`: what was evaluated is
+            `prompt` and the given tokens, less `cached`.
+        completion: Tokens of the answer that were kept.
+        guessed: Tokens of the answer that were guessed from earlier text, which cost a row of a
+            step instead of a step.
     """
 
     prompt: int = 0
@@ -230,9 +242,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds. queued: until the first work; prefill: new prompt tokens; decode: the rest.
+    """Times in seconds, and speeds in tokens a second.
 
-    load: of the model, told by the first reply after it; first_token: from submit to first token.
+    Attributes:
+        queued: Until the first work on the request.
+        prefill: Evaluation of the new tokens of the prompt.
+        decode: From there to the end.
+        first_token: From the request to its first token.
+        load: Loading the model; only in the first reply after it.
     """
 
     load: float = 0.0
