@@ -39,8 +39,8 @@ ORDER = {
     "engine/kernels/c": "entry.c step.h weights.h acts.h matmul.h attention.h summary.h pack.h "
     "vec.h",
     "engine/serving": "scheduler.py generation.py slots.py sampling.py speculation.py",
-    "chat": "parsing schema.py prompts constraints tools saved.py reply.py stream.py turn.py "
-    "exchanges.py conversation.py",
+    "chat": "parsing schema.py json_values.py typed_values.py prompts constraints tools saved.py "
+    "reply.py stream.py turn.py exchanges.py conversation.py",
     "chat/prompts": "template.py sandbox.py entries.py adapt.py",
     "chat/parsing": "syntax.py router.py markup",
     "chat/constraints": "compiler.py guides.py gbnf.py tool_calls.py narrow",

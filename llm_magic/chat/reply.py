@@ -36,7 +36,7 @@ from ..extension_points import VIEWS
 from ..json_types import JsonObject
 from ..prefix import common_prefix
 from . import saved
-from .schema import to_json
+from .json_values import to_json
 from .view_protocols import Bundle, LiveView, MimeTypes, TokenRow, TraceView, View, Views
 
 if TYPE_CHECKING:

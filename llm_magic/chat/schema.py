@@ -1,11 +1,10 @@
-"""Python types and JSON: a type's JSON schema, and JSON text back as values of that type.
+"""JSON schemas of Python types, and the check that a mapping is a JSON schema.
 
 Types are builtins, Literal, unions, enums, dataclasses, TypedDicts, NamedTuples, pydantic models
 and Annotated. Their schemas are of draft 2020-12.
 """
 
 import collections.abc
-import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -16,18 +15,17 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ..errors import SchemaError
-from ..events import Constraint, Schema
 from ..utf8 import whole
-from .parsing.markup.values import loads
+from .json_values import to_json
 
 Hint = Any  # a type hint: what may stand behind the colon of an argument
 Fields = dict[str, Any]  # a JSON schema, or a part of one
 
-_BASIC: dict[Hint, Fields] = {
+BASIC: dict[Hint, Fields] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -46,26 +44,13 @@ _BASIC: dict[Hint, Fields] = {
     pathlib.Path: {"type": "string"},
     decimal.Decimal: {"type": "number"},
 }
-_READ: dict[Hint, Callable[[Any], object]] = {
-    int: lambda value: int(value) if isinstance(value, float) else value,  # 5.0 is an integer
-    float: float,
-    tuple: tuple,
-    set: set,
-    frozenset: frozenset,
-    datetime.datetime: datetime.datetime.fromisoformat,
-    datetime.date: datetime.date.fromisoformat,
-    datetime.time: datetime.time.fromisoformat,
-    uuid.UUID: uuid.UUID,
-    pathlib.Path: pathlib.Path,
-    decimal.Decimal: lambda value: decimal.Decimal(str(value)),
-}
-_LISTS = (
+LISTS = (
     *(list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection),
     *(collections.abc.MutableSequence,),
 )
-_SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
+SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
 _VALUES = ("default", "const", "enum", "examples")
-_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 # What Annotated may carry besides a description: attributes of annotated_types and pydantic's
 # FieldInfo, by the keyword of JSON schema that says the same.
@@ -228,11 +213,11 @@ class _Builder:
     def build(self, hint: Hint) -> Fields:
         if hint is typing.Any or hint is object:
             return {}
-        if _hashable(hint) and hint in _BASIC:
-            return dict(_BASIC[hint])
+        if is_hashable(hint) and hint in BASIC:
+            return dict(BASIC[hint])
         if isinstance(hint, typing.NewType):
             return self.build(hint.__supertype__)
-        if (alias := getattr(hint, "__value__", None)) is not None and _is_alias(hint):
+        if (alias := getattr(hint, "__value__", None)) is not None and is_alias(hint):
             return self.build(alias)
         origin: Hint = typing.get_origin(hint)
         if origin is not None:
@@ -252,9 +237,9 @@ class _Builder:
             items = [self.build(a) for a in arguments]
             size = {"minItems": len(items), "maxItems": len(items)}
             return {"type": "array", "prefixItems": items, "items": False, **size}
-        if origin in _LISTS or origin in _SETS or origin is tuple:
+        if origin in LISTS or origin in SETS or origin is tuple:
             return {"type": "array", "items": self.build(arguments[0])}
-        if origin in _DICTS and _plain(arguments[0]) is str:
+        if origin in DICTS and _plain(arguments[0]) is str:
             return {"type": "object", "additionalProperties": self.build(arguments[1])}
         if callable(getattr(origin, "model_json_schema", None)) or dataclasses.is_dataclass(origin):
             return self._class(hint if hasattr(hint, "model_json_schema") else origin)
@@ -274,11 +259,11 @@ class _Builder:
             return _enum([member.value for member in hint])
         if callable(getattr(hint, "model_json_schema", None)):
             return self._model(hint)
-        if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or _is_named_tuple(hint):
+        if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or is_named_tuple(hint):
             return self._record(hint)
         for base in (str, int, float):
             if issubclass(hint, base):
-                return dict(_BASIC[base])
+                return dict(BASIC[base])
         raise _unknown(hint)
 
     def _record(self, hint: Hint) -> Fields:
@@ -289,7 +274,7 @@ class _Builder:
             return reference
         self._open.append(hint)
         try:
-            out = _object({n: self._field(hint, n, t) for n, t in _hints(hint).items()})
+            out = _object({n: self._field(hint, n, t) for n, t in field_types(hint).items()})
         finally:
             self._open.pop()
         out["required"] = [n for n in out["properties"] if n in _required(hint)]
@@ -358,7 +343,7 @@ def _without_unique(schema: Any) -> Any:
     return schema
 
 
-def _hashable(hint: object) -> bool:
+def is_hashable(hint: object) -> bool:
     try:
         hash(hint)
     except TypeError:  # a list, or a tuple that holds one
@@ -366,11 +351,11 @@ def _hashable(hint: object) -> bool:
     return True
 
 
-def _is_alias(hint: Hint) -> bool:
+def is_alias(hint: Hint) -> bool:
     return type(hint).__name__ == "TypeAliasType"  # Python 3.12
 
 
-def _is_named_tuple(hint: Hint) -> bool:
+def is_named_tuple(hint: Hint) -> bool:
     return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
 
 
@@ -381,7 +366,7 @@ def _unknown(hint: Hint) -> SchemaError:
     )
 
 
-def _hints(hint: Hint) -> Fields:
+def field_types(hint: Hint) -> Fields:
     try:
         found = typing.get_type_hints(hint, include_extras=True)
     except NameError as e:
@@ -429,7 +414,7 @@ def _enum(values: list[object]) -> Fields:
     values = [v.value if isinstance(v, enum.Enum) else v for v in values]
     if not values or any(type(v) not in (str, int, float, bool, type(None)) for v in values):
         raise SchemaError(f"an enumeration needs one or more JSON values, not {values!r}")
-    kinds = {_BASIC[type(v)]["type"] for v in values}
+    kinds = {BASIC[type(v)]["type"] for v in values}
     return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": values}
 
 
@@ -457,138 +442,6 @@ def _limits(item: Any, array: bool) -> Fields:
     return {k: v for k, v in found.items() if isinstance(v, int | float | str)}
 
 
-# ----------------------------------------------------------------------------- JSON -> values
-
-
-def loads_as(constraint: Constraint, text: str) -> object:
-    """The Python value of an answer that a schema has constrained.
-
-    Args:
-        constraint: the schema, with the type that it was made from, if there was one.
-        text: the whole answer.
-
-    Raises:
-        ValueError: the text is not a whole JSON value.
-        SchemaError: a validator of the type refuses the value.
-
-    >>> loads_as(Schema({"type": "array"}), "[1, 2]")
-    [1, 2]
-    """
-    value = loads(text)
-    hint = constraint.cls if isinstance(constraint, Schema) else None
-    if hint is None:
-        return value
-    try:
-        return from_json(hint, value)
-    except Exception as e:  # validators are the user's code
-        name = getattr(hint, "__name__", hint)
-        raise SchemaError(f"the answer fits the schema, but {name} refuses it: {e}") from e
-
-
-def from_json(hint: Hint, value: Any) -> Any:
-    """A JSON value, valid under `type_schema(hint)`, as a value of that type.
-
-    Objects become dataclasses, NamedTuples or pydantic models, texts enums, dates or UUIDs, arrays
-    tuples or sets. Whatever the type's own code raises comes through.
-    """
-    if hint is typing.Any or hint is object:
-        return value
-    if isinstance(hint, typing.NewType):
-        return from_json(hint.__supertype__, value)
-    if _is_alias(hint):
-        return from_json(hint.__value__, value)
-    if callable(validate := getattr(hint, "model_validate", None)):
-        return validate(value)
-    origin: Hint = typing.get_origin(hint)
-    arguments = typing.get_args(hint)
-    if origin is not None:
-        return _generic_from_json(origin, arguments, value)
-    if _hashable(hint) and hint in _READ:
-        return _READ[hint](value)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(value)
-    if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or _is_named_tuple(hint):
-        hints = _hints(hint)
-        values = {name: from_json(hints[name], v) for name, v in value.items()}
-        return cast("Callable[..., Any]", hint)(**values)
-    own = isinstance(hint, type) and hint not in _BASIC and issubclass(hint, str | int | float)
-    return cast("Callable[[Any], Any]", hint)(value) if own else value
-
-
-def _generic_from_json(origin: Hint, arguments: tuple[Hint, ...], value: Any) -> Any:
-    if origin in (typing.Annotated, typing.Required, typing.NotRequired, typing.Final):
-        return from_json(arguments[0], value)
-    if origin is typing.Literal:
-        named = (a for a in arguments if isinstance(a, enum.Enum) and a.value == value)
-        return next(named, value)
-    if origin in (typing.Union, types.UnionType):
-        return from_json(_option(arguments, value), value)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        return tuple(from_json(a, v) for a, v in zip(arguments, value, strict=True))
-    if origin in _LISTS or origin is tuple or origin in _SETS:
-        items = [from_json(arguments[0], v) for v in value]
-        if origin in _LISTS:
-            return items
-        return (
-            tuple(items) if origin is tuple else (frozenset if origin is frozenset else set)(items)
-        )
-    if origin in _DICTS:
-        return {k: from_json(arguments[1], v) for k, v in value.items()}
-    return from_json(origin, value)
-
-
-def _option(options: Sequence[Hint], value: object) -> Any:
-    """The first type of a union whose schema the value fits."""
-    import jsonschema
-
-    for option in options:
-        if jsonschema.Draft202012Validator(type_schema(option)).is_valid(value):
-            return option
-    return Any
-
-
 def _plain(hint: Hint) -> Any:
     origin: Hint = typing.get_origin(hint)
     return typing.get_args(hint)[0] if origin is typing.Annotated else hint
-
-
-def to_json(value: object) -> Any:
-    """A Python value as JSON knows it: None, bool, int, float, str, lists and dictionaries.
-
-    Enumerations become their values, dates ISO texts, NumPy scalars and arrays numbers and lists,
-    dataclasses, NamedTuples and pydantic models objects. Numbers that are not finite become None,
-    and what JSON does not know becomes its text.
-
-    >>> to_json({"day": datetime.date(2026, 5, 1), "sizes": {3}})
-    {'day': '2026-05-01', 'sizes': [3]}
-    """
-    match value:
-        case enum.Enum():
-            return to_json(value.value)
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(k): to_json(v) for k, v in value.items()}
-        case list() | set() | frozenset() | range() | KeysView() | ValuesView():
-            return [to_json(v) for v in value]
-        case tuple():
-            named = getattr(value, "_asdict", None)
-            return to_json(named()) if named else [to_json(v) for v in value]
-        case datetime.datetime() | datetime.date() | datetime.time():
-            return value.isoformat()
-    if isinstance(value, type):
-        return str(value)
-    if callable(show := getattr(value, "_repr_llm_", None)):  # a Reply is its text
-        with contextlib.suppress(Exception):  # a broken view: the value's own text then
-            return whole(str(show()))
-    if callable(dump := getattr(value, "model_dump", None)):
-        return dump(mode="json")
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "replace")
-    if callable(items := getattr(value, "tolist", None)):  # NumPy scalars and arrays
-        return to_json(items())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return str(value)

@@ -44,7 +44,8 @@ LEVELS = {
     ),
     "chat": (
         {"parsing"},
-        {"schema", "saved", "view_protocols", "interrupts", "prompts"},
+        {"schema", "json_values", "typed_values", "saved", "view_protocols"}
+        | {"interrupts", "prompts"},
         {"constraints", "tools", "reply"},
         {"stream"},
         {"exchanges", "turn"},

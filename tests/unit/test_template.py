@@ -7,7 +7,7 @@ import pytest
 from support.toy import toy_gguf
 
 from llm_magic.chat.parsing.syntax import REASONING, opens_reasoning
-from llm_magic.chat.prompts.template import PRESETS, Template, needs_bos
+from llm_magic.chat.prompts.template import PRESETS, Template
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.errors import RequestError, TemplateError
 from llm_magic.events import Message, Part, ToolCall, ToolSpec, as_messages
@@ -59,23 +59,13 @@ def chatml(**options) -> Template:
 # ----------------------------------------------------------------------------- BOS
 
 
-# B001, TG-13
-def test_bos_is_added_exactly_when_the_template_did_not_write_it():
-    with_bos = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-    for source in (with_bos, with_bos.removeprefix("{{ bos_token }}")):
-        text = Template(source, {"bos": "<s>"}, ("<s>",)).render((USER,)).text
-        added = needs_bos(text, "<s>", add_bos=True)
-        assert ("<s>" * added + text).count("<s>") == 1
-        assert ("<s>" * added + text).startswith("<s>[user]hi")
-
-
 # B001
 def test_a_bos_that_the_user_writes_does_not_count():
     text = Template("{% for m in messages %}{{ m.content }}{% endfor %}", {}, ("<s>",)).render(
         (Message("user", "<s>hi"),)
     )
     assert text.plain == "<s>hi"
-    assert needs_bos(text.text, "<s>", add_bos=True)
+    assert not text.text.startswith("<s>")
 
 
 # B002
@@ -84,14 +74,6 @@ def test_bos_of_the_template_stays_when_the_tokenizer_adds_none():
         Template("[gMASK]<sop>{{ messages[0].content }}", {"bos": "[gMASK]"}).render((USER,)).text
     )
     assert text.startswith("[gMASK]<sop>")
-    assert not needs_bos(text, "[gMASK]", add_bos=False)
-
-
-# B004
-def test_no_bos_without_the_vocabulary_asking_for_it_or_without_one():
-    assert not needs_bos("abc", "<s>", add_bos=False)
-    assert needs_bos("abc", None, add_bos=True)
-    assert needs_bos("abc", "", add_bos=True)
 
 
 # ----------------------------------------------------------------------------- protection

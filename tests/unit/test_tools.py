@@ -21,9 +21,11 @@ import pydantic
 import pytest
 
 import llm_magic
-from llm_magic.chat.schema import from_json, to_json, type_schema
+from llm_magic.chat.json_values import to_json
+from llm_magic.chat.schema import type_schema
 from llm_magic.chat.tools.definition import as_tool, as_tools, read_docstring
 from llm_magic.chat.tools.execution import MAX_RESULT, Halt, captured, render, run_call
+from llm_magic.chat.typed_values import from_json
 from llm_magic.errors import RequestError, SchemaError, ToolError
 from llm_magic.events import ToolCall, ToolSpec
 

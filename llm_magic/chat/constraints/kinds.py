@@ -14,7 +14,8 @@ from llm_magic.errors import RequestError, SchemaError
 from llm_magic.events import Choices, Constraint, Grammar, Regex, Schema
 from llm_magic.utf8 import whole
 
-from ..schema import as_schema, loads_as
+from ..schema import as_schema
+from ..typed_values import loads_as
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,12 +63,6 @@ class Rendered:
         return self.text.replace(self.mark, "") if self.mark else self.text
 
 
-def needs_bos(text: str, bos: str | None, add_bos: bool) -> bool:
-    """Whether the tokenizer has to put a BOS before this prompt: it is told to add one and the
-    template has not written it. A BOS that a template writes is never taken away."""
-    return add_bos and not (bos and text.startswith(bos))
-
-
 class TemplateOverrun(TemplateError):
     """The template asked for more steps, memory or time than one request has."""
 

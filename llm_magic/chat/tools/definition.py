@@ -21,7 +21,8 @@ from llm_magic.errors import RequestError, SchemaError, ToolError
 from llm_magic.events import ToolSpec
 
 from ..parsing.markup.values import loads
-from ..schema import default_of, from_json, object_schema, type_schema
+from ..schema import default_of, object_schema, type_schema
+from ..typed_values import from_json
 
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 

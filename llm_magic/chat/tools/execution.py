@@ -29,8 +29,8 @@ from llm_magic.errors import named
 from llm_magic.events import ToolCall, ToolRecord
 
 from ..interrupts import immediate
+from ..json_values import to_json
 from ..parsing.syntax import call_arguments
-from ..schema import to_json
 from .definition import Tool
 
 MAX_RESULT = 8_000  # characters of a result that a model gets to read
