@@ -1,10 +1,10 @@
 """A conversation with a model: its history, the model that answers, the tools that it may call.
 
 `Conversation.send` returns one Stream for each turn. The history holds whole exchanges only: a
-question with everything that answers it.
+question with everything that answers it. It is the current path of a tree of turns (`thread.py`),
+so an edited exchange stays as another version. The chat widget works on the same tree.
 """
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,10 @@ from ..events import Message, as_messages
 from .exchanges import exchanges, to_openai
 from .reply import Reply
 from .stream import Stream, drained
+from .thread import Thread, ThreadTurn
 from .tools.definition import Tool, as_tools
 from .tools.execution import Approve
-from .turn import Rules, Turn
+from .turn import Rules, Settle, Turn
 
 
 class Speaker(Protocol):
@@ -31,8 +32,14 @@ class Speaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question and all that answered it. id: unique in its conversation. cell: who asked, for
-    callers that ask again (a notebook cell that runs twice). reply: None for imported ones."""
+    """A question and all that answered it.
+
+    Args:
+        id: Of the exchange in its conversation; versions of one exchange share it.
+        messages: The question first.
+        reply: The answer with all that was measured; None for imported ones.
+        cell: The notebook cell that asked, if one did.
+    """
 
     id: int
     messages: tuple[Message, ...]
@@ -87,14 +94,13 @@ class Conversation:
         self.system = system
         self.rules = Rules(_runnable(tools), max_steps, approve, timeout)
         self.options = options
-        self._exchanges: list[Exchange] = []
-        self._ids = itertools.count(1)
+        self.thread: Thread[Any] = Thread(ThreadTurn)
         self._lock = threading.RLock()
         self._turn: Turn | None = None
         self._last: Reply | None = None
 
     def __repr__(self) -> str:
-        n = len(self._exchanges)
+        n = len(self.exchanges)
         return f"<Conversation with {self.llm.model}: {n} exchange{'s' * (n != 1)}>"
 
     # ------------------------------------------------------------------ what was said
@@ -106,8 +112,9 @@ class Conversation:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
+        """The answered questions of the current path, oldest first."""
         with self._lock:
-            return tuple(self._exchanges)
+            return tuple(_exchange(*pair) for pair in self.thread.exchanges())
 
     @property
     def last(self) -> Reply | None:
@@ -135,24 +142,51 @@ class Conversation:
 
         The history changes when the turn ends, and not at all where nothing was answered.
         """
-        question = text if isinstance(text, Message) else Message("user", text)
         with self._lock:
-            self._free()
-            place = self._place(replace, cell)
-            before = self._exchanges if place is None else self._exchanges[:place]
-            told = (*self._head(), *(m for e in before for m in e.messages), question)
-            old = None if place is None else self._exchanges[place].id
-            id = next(self._ids) if old is None else old
+            return self._begin(text, self._place(replace, cell), False, cell, options)
 
-            def settle(added: tuple[Message, ...], reply: Reply) -> None:
-                self._settle(Exchange(id, (question, *added), reply, cell), bool(added))
+    def _begin(
+        self,
+        text: str | Message,
+        old: ThreadTurn | None,
+        branch: bool,
+        cell: str | None,
+        options: Mapping[str, Any],
+    ) -> Turn:
+        """Start a turn in the place of the question `old`; branch: the old version is kept."""
+        self._free()
+        question = text if isinstance(text, Message) else Message("user", text)
+        parent = self.thread.last() if old is None else old.parent
+        before = () if parent is self.thread.root else self.thread.messages(parent)
 
-            settings = {**self.options, **options}
-            rules = self.rules
-            if "tools" in settings:
-                rules = _with_tools(rules, settings.pop("tools"))
-            self._turn = Turn(told, self._opener(settings, rules), rules, settle)
-            return self._turn
+        def settle(added: tuple[Message, ...], reply: Reply) -> None:
+            with self._lock:
+                self._last = reply
+                if not added:
+                    return
+                new = self.thread.exchange(parent, question, added, reply, cell)
+                if old is not None and branch:
+                    new.number = old.number
+                elif old is not None:
+                    self.thread.supersede(old, new)
+
+        self._turn = self.answer((*before, question), settle, **options)
+        return self._turn
+
+    def answer(self, messages: Sequence[Message], settle: Settle, **options: Any) -> Turn:
+        """Answer these messages as the conversation would; its history does not change.
+
+        Args:
+            messages: What the model reads after the system prompt.
+            settle: Called once at the end with the messages that the turn adds, and its reply.
+            options: Of this turn, over those of the conversation.
+        """
+        settings = {**self.options, **options}
+        rules = self.rules
+        if "tools" in settings:
+            rules = _with_tools(rules, settings.pop("tools"))
+        told = (*self._head(), *messages)
+        return Turn(told, self._opener(settings, rules), rules, settle)
 
     def ask(self, text: str | Message, **options: Any) -> Reply:
         """Say something and wait for the whole Reply. Options as for `send`."""
@@ -172,30 +206,20 @@ class Conversation:
 
         return open
 
-    def _place(self, id: int | None, cell: str | None) -> int | None:
+    def _place(self, id: int | None, cell: str | None) -> ThreadTurn | None:
+        """The question that is asked anew, by its id or the cell that asks; None for a new one."""
         if id is not None:
-            return self._index(id)
-        if cell is None:
-            return None
-        return next((i for i, e in enumerate(self._exchanges) if e.cell == cell), None)
+            return self._question(id)
+        asked = (question for question, _ in self.thread.exchanges() if question.cell == cell)
+        return next(asked, None) if cell is not None else None
 
-    def _index(self, id: int) -> int:
-        for i, exchange in enumerate(self._exchanges):
-            if exchange.id == id:
-                return i
-        known = [e.id for e in self._exchanges]
+    def _question(self, id: int) -> ThreadTurn:
+        pairs = self.thread.exchanges()
+        for question, _ in pairs:
+            if question.number == id:
+                return question  # type: ignore[no-any-return]
+        known = [question.number for question, _ in pairs]
         raise RequestError(f"no exchange {id} in this conversation; there are {known}")
-
-    def _settle(self, exchange: Exchange, said: bool) -> None:
-        with self._lock:
-            self._last = exchange.reply
-            at = [i for i, e in enumerate(self._exchanges) if e.id == exchange.id]
-            if not said:
-                return
-            if at:
-                self._exchanges[at[0]] = exchange
-            else:
-                self._exchanges.append(exchange)
 
     def _free(self) -> None:
         """Make sure that no turn is going on. One that nobody reads any more is closed."""
@@ -215,46 +239,87 @@ class Conversation:
             turn.cancel()
 
     def undo(self) -> Exchange | None:
-        """Forget the last exchange and return it; None when there is none."""
+        """Forget the last exchange; an earlier version of it is current again, if there is one.
+
+        Returns:
+            The exchange that was forgotten; None when there is none.
+        """
         with self._lock:
             self._free()
-            return self._exchanges.pop() if self._exchanges else None
+            pairs = self.thread.exchanges()
+            if not pairs:
+                return None
+            self.thread.remove(pairs[-1][0])
+            return _exchange(*pairs[-1])
 
     def reset(self) -> None:
         """Forget everything but the system prompt."""
         with self._lock:
             self._free()
-            self._exchanges.clear()
+            self.thread.clear()
             self._last = None
 
     def edit(self, id: int, text: str | Message, **options: Any) -> Turn:
-        """Ask something else in the place of exchange `id`, and forget all that came after it.
+        """Ask something else in the place of exchange `id`, whose old version is kept.
 
-        Until the new answer is there, the old exchange stays."""
+        The history ends with the new exchange once it is answered. `choose` and `undo` bring the
+        old version back, with all that came after it.
+
+        >>> from llm_magic.llm import LLM
+        >>> from llm_magic.providers.scripted import Scripted
+        >>> chat = Conversation(LLM(Scripted(["a", "b"])))
+        >>> reply = chat.ask("1")
+        >>> events = list(chat.edit(1, "one"))
+        >>> [exchange.question.text for exchange in chat.versions(1)]
+        ['1', 'one']
+        >>> chat.choose(1, 0)
+        >>> [message.text for message in chat.messages]
+        ['1', 'a']
+        """
+        with self._lock:
+            old = self._question(id)
+            return self._begin(text, old, True, old.cell, options)
+
+    def versions(self, id: int) -> tuple[Exchange, ...]:
+        """All answered versions of exchange `id`, oldest first."""
+        with self._lock:
+            return tuple(_exchange(q, a) for q, a in _answered(self._question(id)))
+
+    def choose(self, id: int, version: int) -> None:
+        """Make a version of exchange `id` the current one, with all that came after it.
+
+        Args:
+            id: Of an exchange of the history.
+            version: Its position in `versions`.
+
+        Raises:
+            RequestError: There is no such exchange or version.
+        """
         with self._lock:
             self._free()
-            at = self._index(id)
-            turn = self.send(text, replace=id, **options)
-            del self._exchanges[at + 1 :]
-            return turn
+            question = self._question(id)
+            found = _answered(question)
+            if not 0 <= version < len(found):
+                raise RequestError(f"exchange {id} has {len(found)} versions, counted from 0")
+            self.thread.choose(question, question.versions.index(found[version][0]))
 
     def regenerate(self, **options: Any) -> Turn:
         """Answer the last question once more; the new answer takes the place of the old one."""
         with self._lock:
-            if not self._exchanges:
+            pairs = self.thread.exchanges()
+            if not pairs:
                 raise RequestError("there is nothing to answer once more")
-            last = self._exchanges[-1]
-            return self.send(last.question, replace=last.id, cell=last.cell, **options)
+            last, _ = pairs[-1]
+            return self._begin(last.history[0], last, False, last.cell, options)
 
     def fork(self, upto: int | None = None) -> "Conversation":
         """A conversation of its own with the same past, up to and including exchange `upto`."""
         with self._lock:
-            n = len(self._exchanges) if upto is None else self._index(upto) + 1
             other = Conversation(self.llm, self.system, **self.options)
             other.rules = self.rules
-            other._exchanges = self._exchanges[:n]
-            other._ids = itertools.count(max((e.id for e in other._exchanges), default=0) + 1)
-            other._last = other._exchanges[-1].reply if n else None
+            other.thread = self.thread.copy(None if upto is None else self._question(upto))
+            pairs = other.thread.exchanges()
+            other._last = pairs[-1][1].reply if pairs else None
             return other
 
     # ------------------------------------------------------------------ in and out
@@ -281,7 +346,9 @@ class Conversation:
         with self._lock:
             self._free()
             self.system = "\n\n".join(m.text for m in system) or None
-            self._exchanges = [Exchange(next(self._ids), tuple(g)) for g in groups]
+            self.thread.clear()
+            for question, *added in groups:
+                self.thread.exchange(self.thread.last(), question, tuple(added))
             self._last = None
 
 
@@ -320,6 +387,16 @@ class Conversations:
         with self._lock:
             self[name].cancel()
             del self._named[name]
+
+
+def _exchange(question: ThreadTurn, answer: ThreadTurn) -> Exchange:
+    messages = (*question.history, *answer.history)
+    return Exchange(question.number, messages, answer.reply, question.cell)
+
+
+def _answered(question: ThreadTurn) -> list[tuple[ThreadTurn, ThreadTurn]]:
+    """The answered versions of a question, each with its answer."""
+    return [(turn, turn.children[turn.active]) for turn in question.versions if turn.children]
 
 
 def _runnable(things: Sequence[Any]) -> tuple[Tool, ...]:

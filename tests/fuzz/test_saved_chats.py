@@ -16,7 +16,7 @@ from llm_magic.events import Token, ToolCall, ToolRecord, Top
 from llm_magic.ui.views import html
 from llm_magic.ui.widgets.chat import resume, transcript
 from llm_magic.ui.widgets.chat.resume import SavedConversation
-from llm_magic.ui.widgets.chat.thread import Thread
+from llm_magic.ui.widgets.chat.thread import ChatThread
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -40,7 +40,7 @@ KEYS = ("role", "content", "note", "reply", "others", "place", "version", "turns
 
 def whole() -> Any:
     """A saved chat with everything that one can hold."""
-    thread = Thread()
+    thread = ChatThread()
     question = thread.add(thread.root, "user", "Who?")
     tokens = (Token(1, b"I", -0.1, 1, (Top(2, b"We", -2.0),)), Token(3, b" am.", -1.0, 2))
     record = ToolRecord(0, ToolCall("c", "add", '{"a": 1}'), {"a": 1}, "auto", "ok", 0.1, "2")

@@ -15,7 +15,7 @@ from llm_magic.chat.reply import Reply
 from llm_magic.ui.widgets.chat import resume, transcript
 from llm_magic.ui.widgets.chat.controller import ChatController
 from llm_magic.ui.widgets.chat.resume import SavedConversation, choose, finder, notebook
-from llm_magic.ui.widgets.chat.thread import Thread, plain
+from llm_magic.ui.widgets.chat.thread import ChatThread, plain
 
 
 def talk(text: str, **more: Any) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def test_versions_reasoning_and_settings_come_back() -> None:
         assert shape(again.turns) == shape(fresh.turns) or again.wait(1)
 
 
-def shape(turns: Thread) -> Any:
+def shape(turns: ChatThread) -> Any:
     def below(turn: Any) -> Any:
         return [turn.message.text, turn.active, [below(child) for child in turn.children]]
 
@@ -235,7 +235,7 @@ def shape(turns: Thread) -> Any:
 def test_a_long_conversation_is_saved_without_what_makes_it_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    turns = Thread()
+    turns = ChatThread()
     user = turns.add(turns.root, "user", "question")
     for n in range(4):
         turns.answer(user, Reply(f"answer {n} " * 50, "thoughts " * 50))
@@ -269,7 +269,7 @@ def test_a_long_conversation_is_saved_without_what_makes_it_long(
     ],
 )
 def test_damaged_versions_change_nothing(row: Mapping[str, Any]) -> None:
-    turns = Thread()
+    turns = ChatThread()
     turns.add(turns.root, "user", "kept")
     with pytest.raises(ValueError, match=r"."):
         turns.load({"version": 1, "turns": [{"role": "assistant", "content": "x", **row}]})
@@ -283,16 +283,16 @@ def test_versions_inside_of_versions_end_somewhere() -> None:
         row = {"role": "user", "content": "x", "others": [other]}
         if depth in (50, 399):
             with pytest.raises(ValueError, match=r"too (many|deeply)"):
-                Thread().load({"version": 1, "turns": [row]})
+                ChatThread().load({"version": 1, "turns": [row]})
     many = {"role": "user", "content": "x"}
     with pytest.raises(ValueError, match="too many"):
-        Thread().load({"version": 1, "turns": [many] * 20_001})
-    deep = Thread()
+        ChatThread().load({"version": 1, "turns": [many] * 20_001})
+    deep = ChatThread()
     last = deep.root
     for n in range(300):  # each version inside of one that is not shown: deeper than is saved
         hidden, _ = (deep.add(last, "user", f"{text}{n}") for text in ("hidden", "shown"))
         last = hidden
-    loaded = Thread()
+    loaded = ChatThread()
     loaded.load(deep.to_dict())
     assert loaded.messages() == deep.messages()
 

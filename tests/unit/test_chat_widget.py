@@ -20,7 +20,7 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.widgets.chat import transcript
 from llm_magic.ui.widgets.chat.controller import ChatController
 from llm_magic.ui.widgets.chat.markdown_diff import MarkdownDiff
-from llm_magic.ui.widgets.chat.thread import Thread, plain
+from llm_magic.ui.widgets.chat.thread import ChatThread, plain
 from llm_magic.ui.widgets.chat.transcript import Transcript
 from llm_magic.ui.widgets.shared import settings
 from llm_magic.ui.widgets.shared.token_rows import TAKEN
@@ -301,7 +301,7 @@ def test_saved_and_loaded_conversation_is_the_same() -> None:
     controller, _ = chat(["a <b>", "c"])
     say(controller, "one")
     data = json.loads(json.dumps(controller.turns.to_dict()))
-    other = Thread()
+    other = ChatThread()
     other.load(data)
     assert other.messages() == controller.messages
     assert other.path()[1].reply == controller.last or other.path()[1].reply.text == "a <b>"
@@ -312,7 +312,7 @@ def test_saved_and_loaded_conversation_is_the_same() -> None:
              {"version": 1, "turns": [{"role": "user", "content": 3}]}]
 )  # fmt: skip
 def test_a_damaged_saved_conversation_changes_nothing(data: Any) -> None:
-    turns = Thread()
+    turns = ChatThread()
     turns.add(turns.root, "user", "kept")
     with pytest.raises(ValueError, match=r"."):
         turns.load(data)
@@ -621,7 +621,7 @@ def test_transcript_reads_itself_from_a_notebook(tmp_path: Path) -> None:
     notebook = {"nbformat": 4, "cells": [{"cell_type": "code", "outputs": outputs}]}
     path = tmp_path / "n.ipynb"
     path.write_text(json.dumps(notebook))
-    turns = Thread()
+    turns = ChatThread()
     turns.load(transcript.read(path))
     assert turns.messages() == controller.messages
     path.write_text(json.dumps({"nbformat": 4, "cells": []}))
@@ -695,7 +695,7 @@ def test_a_text_that_cannot_be_rendered_is_shown_as_it_is() -> None:
         raise RecursionError("too deep")
 
     controller, host = chat(["deep", "still here"])
-    controller.turns.render = Thread(fail).render
+    controller.turns.render = ChatThread(fail).render
     say(controller, "one")
     assert Page(host.posted).answer() == plain("deep")
     say(controller, "two")

@@ -48,7 +48,7 @@ LEVELS = {
         | {"interrupts", "prompts"},
         {"constraints", "tools", "reply"},
         {"stream"},
-        {"exchanges", "turn"},
+        {"exchanges", "turn", "thread"},
         {"conversation"},
     ),
     "ui": ({"views", "options"}, {"widgets"}, {"reply_methods"}, {"magics"}),

@@ -845,7 +845,7 @@ def test_values_of_options_are_completed(tools: InteractiveShell, script: Script
 
 def test_the_chat_widget_takes_the_tools_of_its_line(tools: InteractiveShell) -> None:
     chat = tools.run_line_magic("llm", "chat --tools double -t 0 --no-think")
-    assert [t.name for t in chat._host._tools] == ["double"]
+    assert [t.name for t in chat._host._conversation.rules.tools] == ["double"]
     chat = tools.run_line_magic("llm", "chat --trim --choices 'yes|no'")
     assert chat._host._values["choices"] == ("yes", "no")
 

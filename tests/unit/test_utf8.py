@@ -9,7 +9,7 @@ from llm_magic.chat.reply import Reply
 from llm_magic.errors import EngineError, ModelNotFoundError
 from llm_magic.events import CallDelta, Delta, Message, Part, ToolCall, ToolRecord, as_messages
 from llm_magic.ui.views import summary
-from llm_magic.ui.widgets.chat.thread import Thread
+from llm_magic.ui.widgets.chat.thread import ChatThread
 from llm_magic.ui.widgets.shared import settings
 from llm_magic.ui.widgets.shared.phases import describe
 from llm_magic.utf8 import whole, whole_json
@@ -84,7 +84,7 @@ def test_errors_settings_and_names_can_be_shown() -> None:
 
 
 def test_a_saved_conversation_can_be_shown() -> None:
-    turns = Thread()
+    turns = ChatThread()
     row = {
         "role": "assistant",
         "content": HALF,

@@ -33,7 +33,7 @@ from .outbox import ChatOutbox
 from .request import ApprovalRequest, ChatHost, ChatRequest, await_verdict
 from .resume import SavedConversation
 from .saved import VERSION
-from .thread import Thread, ThreadTurn, plain
+from .thread import ChatThread, ChatTurn, plain
 from .transcript import Transcript
 
 MAX_TEXT = 1_000_000
@@ -52,7 +52,7 @@ class ChatController:
     """The thread behind one chat. `submit`, `stop` and `wait` are for any thread."""
 
     def __init__(self, host: ChatHost, render: Callable[[str], str] = plain) -> None:
-        self.turns = Thread(render)
+        self.turns = ChatThread(render)
         self.messages: tuple[Message, ...] = ()  # replaced as a whole: any thread may read it
         self.last: Reply | None = None
         self.earlier: SavedConversation | None = (
@@ -74,7 +74,7 @@ class ChatController:
         self._question: ApprovalRequest | None = None
         self._watched: Ledger | None = None
         # What was cleared, and the settings that go with it.
-        self._cleared: tuple[ThreadTurn, Mapping[str, object]] | None = None
+        self._cleared: tuple[ChatTurn, Mapping[str, object]] | None = None
         self._told: Transcript | None = None  # the transcript that the pages have
 
     # ------------------------------------------------------------------ any thread
@@ -221,7 +221,7 @@ class ChatController:
         ops += [{"o": "ask", **self._question.shown()}] if self._question else []
         self._out.snapshot(page, ops)
 
-    def _send(self, text: str, nonce: str, parent: ThreadTurn | None = None) -> None:
+    def _send(self, text: str, nonce: str, parent: ChatTurn | None = None) -> None:
         if self._run is not None or not text.strip() or len(text) > MAX_TEXT:
             why = "An answer is being written. Stop it, or wait for its end." if self._run else ""
             self._refuse(text, nonce, why)
@@ -339,7 +339,7 @@ class ChatController:
 
     def _clear(self) -> None:
         if self.turns.root.children:
-            self._cleared = self.turns.replace(ThreadTurn(0, "root")), {}
+            self._cleared = self.turns.clear(), {}
             self._out.notice("The conversation was cleared.", "restore")
 
     def _restore(self) -> None:
@@ -395,7 +395,7 @@ class ChatController:
 
     def _start_anew(self, found: SavedConversation) -> None:
         self.turns.take(found.turns)
-        self._cleared = self.turns.replace(ThreadTurn(0, "root")), found.saved.settings
+        self._cleared = self.turns.clear(), found.saved.settings
         self.earlier = None
         self._out.extend([self._offered()])
         self._out.notice("The earlier conversation was set aside. Undo brings it back.", "restore")
@@ -415,19 +415,19 @@ class ChatController:
 
     # ------------------------------------------------------------------ a run
 
-    def _answered(self, id: int) -> ThreadTurn | None:
+    def _answered(self, id: int) -> ChatTurn | None:
         turn = self.turns.find(id)
         free = self._run is None and turn is not None and turn.role == "assistant"
         return turn if free else None
 
-    def _answer(self, user: ThreadTurn) -> None:
+    def _answer(self, user: ChatTurn) -> None:
         self._start(user, self._host.open(self.turns.messages(user), self._decide))
 
     def _start(
         self,
-        user: ThreadTurn,
+        user: ChatTurn,
         open_: OpenStream,
-        extends: ThreadTurn | None = None,
+        extends: ChatTurn | None = None,
         begun: str = "",
     ) -> None:
         turn = self.turns.add(user, "assistant", begun)
@@ -514,7 +514,7 @@ class ChatController:
         self._settle()
 
     def _finish(
-        self, turn: ThreadTurn, reply: Reply, stopped: bool, extended: ThreadTurn | None
+        self, turn: ChatTurn, reply: Reply, stopped: bool, extended: ChatTurn | None
     ) -> None:
         turn.reply = reply
         turn.note = NOTES.get("interrupted" if stopped else reply.finish_reason or "", "")
@@ -532,7 +532,7 @@ class ChatController:
         if window and reply.usage.total:
             self._out.state("context", used=reply.usage.total, size=window)
 
-    def _withdraw(self, turn: ThreadTurn) -> None:
+    def _withdraw(self, turn: ChatTurn) -> None:
         """No text came: put the question back into the input and remove its turn."""
         user = turn.parent
         self.turns.remove(turn)
@@ -556,7 +556,7 @@ class ChatController:
             self._out.add("asked", call=self._question.call.id)
             self._question = None
 
-    def _redraw(self, below: ThreadTurn | None) -> None:
+    def _redraw(self, below: ChatTurn | None) -> None:
         """Send the pages the shown path from the turns below this one on."""
         path = self.turns.path()
         at = path.index(below) + 1 if below in path else 0

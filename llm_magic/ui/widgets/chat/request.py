@@ -14,7 +14,7 @@ from llm_magic.ui.views.ledger import Ledger
 
 from ..shared.jupyter import UpdatableOutput
 from ..shared.stream_reader import OpenStream, StreamJob
-from .thread import ThreadTurn
+from .thread import ChatTurn
 from .transcript import Transcript
 
 POLL = 0.1  # seconds between looks at Stop while a person decides about a call
@@ -91,9 +91,9 @@ class ChatHost(Protocol):
 class ChatRequest(StreamJob):
     """A request that is being answered. Owned by the controller's thread."""
 
-    turn: ThreadTurn
+    turn: ChatTurn
     fold: Fold
-    extends: ThreadTurn | None = None  # the answer that this one continues, and takes the place of
+    extends: ChatTurn | None = None  # the answer that this one continues, and takes the place of
     begun: str = ""  # the text of it, where its tokens are not known
     parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
 

@@ -18,7 +18,7 @@ from typing import Any
 from IPython import get_ipython
 
 from .saved import SavedChat
-from .thread import Thread
+from .thread import ChatThread
 from .transcript import VENDOR, outputs
 
 MAX_FILE = 50_000_000  # bytes; a bigger one would hold the cell up for seconds
@@ -30,7 +30,7 @@ DISPLAY = "llm-chat-"  # how the displays of transcripts are called
 class SavedConversation:
     """A saved conversation that a chat can continue: its turns, and what else was saved."""
 
-    turns: Thread
+    turns: ChatThread
     saved: SavedChat
 
     @classmethod
@@ -40,7 +40,7 @@ class SavedConversation:
         Raises:
             ValueError: The data is not a saved conversation. The message says why.
         """
-        turns = Thread(render)
+        turns = ChatThread(render)
         saved = turns.load(data)
         return cls(turns, saved)
 

@@ -16,7 +16,7 @@ from llm_magic.events import ToolRecord
 from llm_magic.json_types import JsonObject
 from llm_magic.ui.views import summary, tooltrace
 
-from .thread import Thread, ThreadTurn
+from .thread import ChatThread, ChatTurn
 
 VENDOR = "application/vnd.llm-magic.chat+json"
 MAX_DATA = 250_000  # characters of the conversation as data; a longer one is saved as HTML only
@@ -72,7 +72,7 @@ class Transcript:
 
 
 def transcript(
-    turns: Thread, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
+    turns: ChatThread, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
 ) -> Transcript:
     """The conversation that is shown, with text/plain, text/markdown, text/html and our own JSON.
 
@@ -109,13 +109,13 @@ def transcript(
 
 
 def bundle(
-    turns: Thread, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
+    turns: ChatThread, model: str, steady: bool = False, about: Mapping[str, Any] | None = None
 ) -> Bundle:
     """As `transcript`, as a whole."""
     return transcript(turns, model, steady, about).bundle()
 
 
-def _data(turns: Thread) -> dict[str, Any] | None:
+def _data(turns: ChatThread) -> dict[str, Any] | None:
     """The conversation with as much of it as there is room for, or None."""
     for how in ({}, {"versions": False}, {"versions": False, "replies": False}):
         data = turns.to_dict(tokens=False, **how)
@@ -127,7 +127,7 @@ def _data(turns: Thread) -> dict[str, Any] | None:
 def read(path: Path) -> Any:
     """The conversation in a saved file or, as the last transcript, in a notebook.
 
-    Not checked: `Thread.load` does that. Raises ValueError when there is none.
+    Not checked: `ChatThread.load` does that. Raises ValueError when there is none.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -155,23 +155,23 @@ def _mappings(items: Any) -> Iterator[Mapping[str, Any]]:
             yield item
 
 
-def title(turns: list[ThreadTurn], model: str) -> str:
+def title(turns: list[ChatTurn], model: str) -> str:
     n = sum(turn.role == "user" for turn in turns)
     if not n:
         return f"Transcript of the chat with {model}: empty so far"
     return f"Transcript of the chat with {model}: {n} turn{'s' * (n != 1)}"
 
 
-def _text(turn: ThreadTurn, steady: bool) -> str:
+def _text(turn: ChatTurn, steady: bool) -> str:
     calls = f"\n{tooltrace.plain(_trace(turn, steady))}" if turn.trace else ""
     return f"{_WHO[turn.role]}: {turn.message.text}{_remark(turn)}{calls}"
 
 
-def _markdown(turn: ThreadTurn) -> str:
+def _markdown(turn: ChatTurn) -> str:
     return f"**{_WHO[turn.role]}**\n\n{turn.message.text}{_remark(turn)}"
 
 
-def _html(turn: ThreadTurn, steady: bool) -> str:
+def _html(turn: ChatTurn, steady: bool) -> str:
     """The blocks of an answer were made safe when they were rendered."""
     if turn.role == "user":
         body = f"<p>{html.escape(turn.text)}</p>".replace("\n", "<br>")
@@ -184,16 +184,16 @@ def _html(turn: ThreadTurn, steady: bool) -> str:
     return f'<div style="{style}"><b>{_WHO[turn.role]}</b>{body}</div>'
 
 
-def _trace(turn: ThreadTurn, steady: bool) -> Sequence[ToolRecord]:
+def _trace(turn: ChatTurn, steady: bool) -> Sequence[ToolRecord]:
     return summary.steady_trace(turn.trace) if steady else turn.trace
 
 
-def _thoughts(turn: ThreadTurn) -> str:
+def _thoughts(turn: ChatTurn) -> str:
     if not turn.reasoning.blocks:
         return ""
     return f"<details><summary>Reasoning</summary>{''.join(turn.reasoning.blocks)}</details>"
 
 
-def _remark(turn: ThreadTurn) -> str:
+def _remark(turn: ChatTurn) -> str:
     remark = turn.error or turn.note
     return f" [{remark}]" if remark else ""

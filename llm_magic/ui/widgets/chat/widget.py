@@ -11,6 +11,7 @@ ipywidgets' property lock is not made for two threads.
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,9 +19,10 @@ import anywidget
 import traitlets
 
 from llm_magic import branching, models
+from llm_magic.arguments import PromptLike
 from llm_magic.chat.conversation import Conversation
 from llm_magic.chat.reply import Reply
-from llm_magic.chat.turn import Turn
+from llm_magic.chat.stream import Stream
 from llm_magic.events import Event, Message, Token
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
@@ -34,6 +36,7 @@ from . import resume as earlier
 from . import transcript
 from .controller import ChatController
 from .request import Approver
+from .thread import ChatThread
 
 VERSION = 2
 SUGGESTIONS = (
@@ -94,6 +97,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
         }  # fmt: skip
         super().__init__(state={"v": VERSION, "model": self.model}, form=form)
         self._controller = ChatController(self._host, html.markdown)
+        self._host.share(self._controller.turns)
         self._transcript = self._describe()
         self._kept = jupyter.UpdatableOutput(
             {}, f"{earlier.DISPLAY}{self.model_id}", tagged=not _docs_mode()
@@ -128,7 +132,7 @@ class Chat(anywidget.AnyWidget):  # type: ignore[misc]
     @property
     def conversation(self) -> Conversation:
         """What was said so far as a Conversation of its own, to go on with in code."""
-        return self._host.conversation(self._host.load(), self.messages, None)
+        return self._host.copy(self.messages)
 
     @property
     def last(self) -> Reply | None:
@@ -257,7 +261,7 @@ class _Host:
         self._chat = chat
         self._given = llm
         self._values = settings.given(values)
-        self._tools = tuple(tools)
+        self._conversation = Conversation(self, tools=tools)
         self._approve = approve
         self._own = Ledger()
 
@@ -285,22 +289,37 @@ class _Host:
         chosen = self._chosen
         return chosen if isinstance(chosen, LLM) else hub.load(chosen, on_progress=progress)
 
-    def conversation(
-        self, llm: LLM, messages: tuple[Message, ...], approve: Approver | None
-    ) -> Conversation:
-        system, options = self._values.get("system"), settings.options(self._values)
-        conversation = Conversation(llm, system, self._tools, approve=approve, **options)
-        if messages:
-            conversation.load(messages)
-            conversation.system = system
+    @property
+    def model(self) -> str:
+        return self.name
+
+    def stream(self, prompt: PromptLike, **options: Any) -> Stream:
+        stream: Stream = self.load().stream(prompt, **options)
+        return stream
+
+    def copy(self, messages: tuple[Message, ...]) -> Conversation:
+        """A conversation with these messages that runs tools without asking on the page."""
+        conversation = Conversation(self.load())
+        conversation.rules = replace(self._conversation.rules, approve=None)
+        conversation.options = settings.options(self._values)
+        conversation.load(messages)
+        conversation.system = self._values.get("system")
         return conversation
+
+    def share(self, thread: ChatThread) -> None:
+        """From now on the conversation has the turns that the page shows."""
+        self._conversation.thread = thread
 
     def open(self, messages: tuple[Message, ...], ask: Approver) -> OpenStream:
         approve = self._approve if callable(self._approve) else ask if self._approve else None
 
         def start(progress: OnProgress) -> _Answer:
-            conversation = self.conversation(self.load(progress), messages[:-1], approve)
-            return _Answer(conversation, conversation.send(messages[-1]))
+            conversation = self._conversation
+            conversation.llm = self.load(progress)
+            conversation.system = self._values.get("system")
+            conversation.options = settings.options(self._values)
+            conversation.rules = replace(conversation.rules, approve=approve)
+            return _Answer(conversation, messages)
 
         return start
 
@@ -345,12 +364,18 @@ class _Host:
 
 
 class _Answer:
-    """One turn of a conversation as the controller reads it."""
+    """One turn of a conversation as the controller reads it.
 
-    def __init__(self, conversation: Conversation, turn: Turn) -> None:
-        self._conversation = conversation
-        self._turn = turn
-        self._before = len(conversation.exchanges)
+    Attributes:
+        added: What the turn adds to the history: several messages where tools were called.
+    """
+
+    def __init__(self, conversation: Conversation, messages: tuple[Message, ...]) -> None:
+        self.added: tuple[Message, ...] = ()
+        self._turn = conversation.answer(messages, self._settle)
+
+    def _settle(self, added: tuple[Message, ...], reply: Reply) -> None:
+        self.added = added
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self._turn)
@@ -361,12 +386,6 @@ class _Answer:
     @property
     def reply(self) -> Reply:
         return self._turn.reply
-
-    @property
-    def added(self) -> tuple[Message, ...]:
-        """What the turn adds to the history: several messages where tools were called."""
-        exchanges = self._conversation.exchanges
-        return exchanges[-1].messages[1:] if len(exchanges) > self._before else ()
 
 
 def _docs_mode() -> bool:
