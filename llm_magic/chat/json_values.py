@@ -6,12 +6,13 @@ import datetime
 import enum
 import math
 from collections.abc import KeysView, Mapping, ValuesView
-from typing import Any
+from typing import cast
 
+from ..json_types import Json
 from ..utf8 import whole
 
 
-def to_json(value: object) -> Any:
+def to_json(value: object) -> Json:
     """A Python value as JSON knows it: None, bool, int, float, str, lists and dictionaries.
 
     Enumerations become their values, dates ISO texts, NumPy scalars and arrays numbers and lists,
@@ -43,7 +44,7 @@ def to_json(value: object) -> Any:
         with contextlib.suppress(Exception):  # a broken view: the value's own text then
             return whole(str(show()))
     if callable(dump := getattr(value, "model_dump", None)):
-        return dump(mode="json")
+        return cast(Json, dump(mode="json"))
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")
     if callable(items := getattr(value, "tolist", None)):  # NumPy scalars and arrays

@@ -144,7 +144,7 @@ class _Plain:
         return whole(key)
 
 
-def draft_of(schema: Any) -> Any:
+def draft_of(schema: object) -> Any:
     """The jsonschema validator class of a schema: of the draft that it names, else the newest of
     2020-12, 7 and 4 whose rules it keeps. SchemaError when it keeps none."""
     import jsonschema
@@ -164,7 +164,7 @@ def draft_of(schema: Any) -> Any:
     raise SchemaError(f"not a JSON schema: {errors[0].message} at {path}", path)
 
 
-def _drafts() -> list[Any]:
+def _drafts() -> list[Hint]:
     import jsonschema
 
     return [
@@ -189,7 +189,7 @@ def type_schema(hint: Hint) -> Fields:
     return {**out, "$defs": builder.defs} if builder.defs else out
 
 
-def object_schema(hints: Mapping[str, Any], required: Sequence[str]) -> Fields:
+def object_schema(hints: Mapping[str, Hint], required: Sequence[str]) -> Fields:
     """The JSON schema of an object with a property per name. SchemaError names the property."""
     builder = _Builder()
     properties = {}
@@ -207,8 +207,8 @@ class _Builder:
 
     def __init__(self) -> None:
         self.defs: Fields = {}
-        self._open: list[Any] = []
-        self._recursive: list[Any] = []
+        self._open: list[Hint] = []
+        self._recursive: list[Hint] = []
 
     def build(self, hint: Hint) -> Fields:
         if hint is typing.Any or hint is object:
@@ -302,7 +302,7 @@ class _Builder:
             self._define(name, _without_unique(definition))
         return cast("Fields", _without_unique(out))
 
-    def _define(self, name: str, schema: Any) -> None:
+    def _define(self, name: str, schema: object) -> None:
         if self.defs.setdefault(name, schema) != schema:
             raise SchemaError(f"two different types are called {name!r}; rename one of them")
 
@@ -431,7 +431,7 @@ def _annotated(out: Fields, extras: Sequence[object]) -> Fields:
     return out
 
 
-def _limits(item: Any, array: bool) -> Fields:
+def _limits(item: object, array: bool) -> Fields:
     """Keywords from one annotation, found by its attributes; other objects have none of them."""
     if isinstance(item, type):
         return {}
@@ -442,6 +442,6 @@ def _limits(item: Any, array: bool) -> Fields:
     return {k: v for k, v in found.items() if isinstance(v, int | float | str)}
 
 
-def _plain(hint: Hint) -> Any:
+def _plain(hint: Hint) -> Hint:
     origin: Hint = typing.get_origin(hint)
     return typing.get_args(hint)[0] if origin is typing.Annotated else hint

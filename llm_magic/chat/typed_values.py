@@ -119,7 +119,7 @@ def _generic_from_json(origin: Hint, arguments: tuple[Hint, ...], value: Any) ->
     return from_json(origin, value)
 
 
-def _option(options: Sequence[Hint], value: object) -> Any:
+def _option(options: Sequence[Hint], value: object) -> Hint:
     """The first type of a union whose schema the value fits."""
     import jsonschema
 

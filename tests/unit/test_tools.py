@@ -343,6 +343,8 @@ def test_two_tools_of_one_name_and_tools_that_are_no_list():
     assert as_tools('[{"name": "f"}]')[0].name == "f"
     with pytest.raises(RequestError, match="not JSON"):  # LAI-41: said aloud, not ignored
         as_tools('[{"name": "f"')
+    with pytest.raises(RequestError, match="not a JSON list"):
+        as_tools('{"name": "f"}')
 
 
 # ----------------------------------------------------------------------------- calls

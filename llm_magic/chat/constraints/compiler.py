@@ -10,7 +10,7 @@ SchemaError before anything is generated.
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import llguidance
@@ -193,7 +193,7 @@ def schema_grammar(schema: object) -> str:
     return _json_grammar(narrow)
 
 
-def _json_grammar(schema: Mapping[str, Any]) -> str:
+def _json_grammar(schema: Mapping[str, object]) -> str:
     options = {
         "whitespace_pattern": JSON_SPACE,
         "whitespace_flexible": True,
@@ -259,7 +259,7 @@ def _located(error: SchemaError, constraint: Constraint) -> SchemaError:
     return SchemaError(f"the constraint cannot be used at {path}: {error}", path)
 
 
-def _culprit(schema: Mapping[str, Any]) -> str:
+def _culprit(schema: Mapping[str, object]) -> str:
     """The path of the deepest part of a narrowed schema that fails when it stands alone."""
     path, node = "#", schema
     while True:
@@ -267,18 +267,20 @@ def _culprit(schema: Mapping[str, Any]) -> str:
             alone = _json_grammar({**part, "$defs": schema.get("$defs", {})})
             failed, _ = llguidance.LLMatcher.validate_grammar_with_warnings(alone)
             if failed:
-                path, node = part.get("$comment", path), part
+                path, node = str(part.get("$comment", path)), part
                 break
         else:
             return path
 
 
-def _parts(node: Any) -> Iterator[Mapping[str, Any]]:
+def _parts(node: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """The schemas right inside a schema."""
     for key, value in node.items():
         if key in ("enum", "$comment"):
             continue
-        inner = value.values() if key in ("properties", "patternProperties", "$defs") else [value]
-        for part in value if isinstance(value, list) else inner:
+        inner: Iterable[object] = value if isinstance(value, list) else [value]
+        if key in ("properties", "patternProperties", "$defs") and isinstance(value, Mapping):
+            inner = value.values()
+        for part in inner:
             if isinstance(part, Mapping):
                 yield part

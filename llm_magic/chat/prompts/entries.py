@@ -6,13 +6,12 @@ The dictionaries are fresh: a template can change nothing of the history.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from llm_magic.events import Message, ToolCall, ToolSpec
+from llm_magic.json_types import Json
 
 from ..parsing.markup.values import dumps, loads
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def _arguments(text: str, wrapped: bool) -> Json:
     if value is None or value == "":
         return {}
     if isinstance(value, dict):
-        return cast(Json, value)
+        return value
     return {"arguments": value} if wrapped else text
 
 

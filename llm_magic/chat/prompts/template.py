@@ -30,6 +30,8 @@ from .budget import Overrun, budgeted
 from .entries import Support, append_text, is_object, message_entries, tool_entry
 from .turn_formats import PRESETS
 
+Entries = Sequence[object]  # what a template sees of messages or tools: mappings
+
 ROLES = ("system", "user", "assistant", "tool")
 TOKEN_NAMES = ("bos", "eos", "unk", "pad", "sep")
 # Unicode noncharacters first; private use after them, for texts that hold all of those.
@@ -109,7 +111,7 @@ class Template:
         tools: Sequence[ToolSpec] = (),
         add_generation_prompt: bool = True,
         thinking: bool | None = None,
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Mapping[str, object] | None = None,
         continue_final: bool | None = None,
     ) -> Rendered:
         """The prompt of a conversation.
@@ -150,7 +152,9 @@ class Template:
         """What this template can render, found out by rendering probes."""
         return _probe(self)
 
-    def knows(self, role: str, kwargs: Mapping[str, Any], tools: Sequence[ToolSpec] = ()) -> bool:
+    def knows(
+        self, role: str, kwargs: Mapping[str, object], tools: Sequence[ToolSpec] = ()
+    ) -> bool:
         """Whether the template renders messages of a role besides the usual ones."""
         messages, texts = (Message("user", "hello"), Message(role, "probe_role")), ("probe_role",)
         entries = [tool_entry(tool) for tool in tools] or None
@@ -181,7 +185,7 @@ class Template:
         except Exception as e:  # syntax errors, and whatever a hostile source makes of the parser
             raise TemplateError(f"the chat template cannot be compiled: {named(e)}") from e
 
-    def _turns(self, messages: Sequence[Mapping[str, Any]], cue: bool) -> str:
+    def _turns(self, messages: Sequence[Mapping[str, object]], cue: bool) -> str:
         """The fallback: the preset's turns, or "role: content" lines and the assistant's cue."""
         if self._preset:
             return self._preset.write(messages, cue, self.tokens["eos"])
@@ -227,7 +231,7 @@ class _Job:
     tools: tuple[ToolSpec, ...]
     cue: bool
     thinking: bool
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
     continued: bool
 
     def render(self, messages: tuple[Message, ...]) -> Rendered:
@@ -309,8 +313,8 @@ class _Job:
                 return i
         return None
 
-    def _variables(self, mark: str, specs: list[Any], documents: Any) -> dict[str, Any]:
-        variables: dict[str, Any] = {
+    def _variables(self, mark: str, specs: Entries, documents: object) -> dict[str, object]:
+        variables: dict[str, object] = {
             **{f"{name}_token": text for name, text in self.template.tokens.items()},
             "tools": self.template.protect(specs, mark) or None,
             "enable_thinking": self.thinking,
@@ -322,7 +326,12 @@ class _Job:
         return variables
 
     def _run(
-        self, variables: dict[str, Any], entries: list[object], cue: bool, mark: str, end: str
+        self,
+        variables: dict[str, object],
+        entries: Entries,
+        cue: bool,
+        mark: str,
+        end: str,
     ) -> str:
         text = self.template.run({"add_generation_prompt": cue, **variables, "messages": entries})
         for char in (mark, end):  # a template may have printed the repr or ASCII JSON of a text
@@ -330,7 +339,12 @@ class _Job:
         return text
 
     def _tail(
-        self, variables: dict[str, Any], entries: list[object], plain: str, mark: str, end: str
+        self,
+        variables: dict[str, object],
+        entries: Entries,
+        plain: str,
+        mark: str,
+        end: str,
     ) -> str:
         """What the assistant's turn starts with: the rest behind the same prompt without it."""
         tags = self.template.reasoning
@@ -456,7 +470,12 @@ _PROBE_TOOL = ToolSpec("probe_tool", "probe", {"type": "object", "properties": {
 def _probe(template: Template) -> Support:
     """Render a tool exchange, with two calls if possible, and a few smaller conversations."""
 
-    def shows(messages: Sequence[Message], *texts: str, form: Support, tools: Any = None) -> bool:
+    def shows(
+        messages: Sequence[Message],
+        *texts: str,
+        form: Support,
+        tools: Entries | None = None,
+    ) -> bool:
         return _shows(template, messages, texts, form, tools)
 
     hello, again, rules = (
@@ -499,8 +518,8 @@ def _shows(
     messages: Sequence[Message],
     texts: Sequence[str],
     form: Support,
-    tools: list[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
+    tools: Entries | None = None,
+    kwargs: Mapping[str, object] | None = None,
 ) -> bool:
     """Whether a template renders messages with all of these texts."""
     variables = {

@@ -94,19 +94,19 @@ def _is_multiple(error: Any) -> bool:
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Callable[..., object], /) -> Tool: ...
 @overload
 def tool(
     *, name: str | None = None, description: str | None = None, timeout: float | None = None
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> Callable[[Callable[..., object]], Tool]: ...
 def tool(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     /,
     *,
     name: str | None = None,
     description: str | None = None,
     timeout: float | None = None,
-) -> Any:
+) -> Tool | Callable[[Callable[..., object]], Tool]:
     """Make a function a tool: `@llm_magic.tool`, or with options `@llm_magic.tool(timeout=5)`.
 
     The signature gives the JSON schema of the parameters (a parameter without a type takes
@@ -166,9 +166,12 @@ def as_tools(things: Sequence[object] | str) -> tuple[Tool, ...]:
     name, and for what describes no tool."""
     if isinstance(things, str):
         try:
-            things = list(loads(things))
-        except (ValueError, TypeError) as e:
+            listed = loads(things)
+        except ValueError as e:
             raise RequestError(f"the tools are not JSON: {e}") from None
+        if not isinstance(listed, list):
+            raise RequestError(f"the tools are not a JSON list: {things!r:.200}")
+        things = listed
     elif callable(things) or isinstance(things, Mapping | Tool | ToolSpec):
         things = [things]
     elif not isinstance(things, Iterable):
@@ -305,7 +308,7 @@ def _hints(
 
 
 def _declared(
-    function: Callable[..., Any], parameters: list[inspect.Parameter], name: str
+    function: Callable[..., object], parameters: list[inspect.Parameter], name: str
 ) -> dict[str, Any]:
     target: Any = function if inspect.isroutine(function) else type(function).__call__
     if isinstance(function, type):

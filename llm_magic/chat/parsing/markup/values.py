@@ -8,12 +8,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+
+from llm_magic.json_types import Json
 
 from .tape import Args, NotACall, Tools
 
 
-def loads(text: str) -> Any:
+def loads(text: str) -> Json:
     """The value of a JSON text, as models write them: raw control characters in strings are taken,
     NaN and infinities are not, lone surrogates become U+FFFD. ValueError when it is not JSON."""
     try:
@@ -34,15 +35,20 @@ def _finite(text: str) -> float:
     return value
 
 
-def paired(value: object) -> Any:
+def paired(value: Json) -> Json:
+    """A JSON value whose texts hold characters in place of surrogates; lone ones are U+FFFD."""
     match value:
         case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return _paired_text(value)
         case list():
             return [paired(v) for v in value]
         case dict():
-            return {paired(k): paired(v) for k, v in value.items()}
+            return {_paired_text(k): paired(v) for k, v in value.items()}
     return value
+
+
+def _paired_text(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def dumps(value: object) -> str:
@@ -57,7 +63,7 @@ def unwrapped(value: str) -> str:
     return _LINE_BREAK.sub("", value)
 
 
-def coerce(value: str, schema: object) -> Any:
+def coerce(value: str, schema: object) -> object:
     """The value of a parameter's text under its JSON schema; the text itself if it fits no type.
 
     Without a type in the schema: JSON if the text is JSON, else the text.
@@ -121,7 +127,7 @@ def _type_of(value: object) -> str:
     return "object"
 
 
-def target(ref: str, root: object) -> Any:
+def target(ref: str, root: object) -> object:
     """What a reference inside a schema points at; None when it is not there."""
     for key in ref.removeprefix("#").strip("/").split("/"):
         key = key.replace("~1", "/").replace("~0", "~")
@@ -129,7 +135,7 @@ def target(ref: str, root: object) -> Any:
     return root
 
 
-def value_types(schema: Any) -> frozenset[str]:
+def value_types(schema: object) -> frozenset[str]:
     """The JSON types by which `coerce` reads a text.
 
     >>> sorted(value_types({"anyOf": [{"type": "string"}, {"const": None}]}))
@@ -138,7 +144,7 @@ def value_types(schema: Any) -> frozenset[str]:
     return _types(schema)
 
 
-def property_schema(schema: Mapping[str, object], name: str) -> dict[str, Any]:
+def property_schema(schema: Mapping[str, object], name: str) -> dict[str, object]:
     """The schema of one property of an object, standing alone: with what its references need."""
     properties = schema.get("properties")
     part = properties.get(name) if isinstance(properties, Mapping) else None
@@ -146,7 +152,7 @@ def property_schema(schema: Mapping[str, object], name: str) -> dict[str, Any]:
     return {**shared, **part} if isinstance(part, Mapping) else shared
 
 
-def loads_or(value: str) -> Any:
+def loads_or(value: str) -> Json:
     try:
         return loads(value)
     except ValueError:
@@ -163,8 +169,8 @@ def _integer(value: str) -> int:
     return result
 
 
-def _of(*kinds: type) -> Callable[[str], Any]:
-    def parse(value: str) -> Any:
+def _of(*kinds: type) -> Callable[[str], Json]:
+    def parse(value: str) -> Json:
         result = loads(value)
         if not isinstance(result, kinds) or (isinstance(result, bool) and bool not in kinds):
             raise ValueError
@@ -173,8 +179,8 @@ def _of(*kinds: type) -> Callable[[str], Any]:
     return parse
 
 
-def _word(**words: bool | None) -> Callable[[str], Any]:
-    def parse(value: str) -> Any:
+def _word(**words: bool | None) -> Callable[[str], Json]:
+    def parse(value: str) -> Json:
         if value.lower() not in words:
             raise ValueError
         return words[value.lower()]
@@ -182,17 +188,17 @@ def _word(**words: bool | None) -> Callable[[str], Any]:
     return parse
 
 
-def _literal(kind: type) -> Callable[[str], Any]:
+def _literal(kind: type) -> Callable[[str], Json]:
     """JSON of one kind, or the same written as a Python literal: ['a', True, None]."""
     strict = _of(kind)
 
-    def parse(value: str) -> Any:
+    def parse(value: str) -> Json:
         try:
             return strict(value)
         except ValueError:
             pass
         try:
-            found = json.loads(json.dumps(ast.literal_eval(value), allow_nan=False))
+            found: Json = json.loads(json.dumps(ast.literal_eval(value), allow_nan=False))
         except (SyntaxError, TypeError, RecursionError, MemoryError):
             raise ValueError from None
         if not isinstance(found, kind):
@@ -202,7 +208,7 @@ def _literal(kind: type) -> Callable[[str], Any]:
     return parse
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
+_PARSERS: dict[str, Callable[[str], Json]] = {
     "null": _word(null=None, none=None),
     "boolean": _word(true=True, false=False),
     "integer": _integer,
