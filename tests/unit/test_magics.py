@@ -215,12 +215,12 @@ def test_a_wrong_option_is_a_usage_error(
         ("What is this?", "%llm ask What is this"),
         ("ask", "no text"),
         ("ask -n 3", "no text"),
-        ("load a b", "one word too many"),
-        ("load a b c", "values with blanks need quotes"),
+        ("load a b", "unexpected argument"),
+        ("load a b c", "Values with spaces need quotes"),
         ("load --ctx 8k", "(%llm? lists the options)"),
         ("load --foo", "no option --foo. %llm? lists them"),
         ("load smollm2 --help", "%llm? lists the options of %llm load"),
-        ("status now", "one word too many"),
+        ("status now", "unexpected argument"),
     ],
 )
 def test_a_wrong_command_says_what_was_meant(

@@ -11,7 +11,7 @@ drawn.
 import argparse
 import difflib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -31,10 +31,10 @@ from llm_magic.utf8 import line_ends, question_text
 from .. import options
 from ..views import mime, summary, throughput
 from ..views.ledger import Ledger
-from . import command_line, request, screens, status
+from . import command_line, request, scope, screens, status
 from .cell_conversations import Talks
 from .commands import COMMANDS, scored
-from .interpolate import as_text, interpolate
+from .interpolate import as_text, interpolate, tight_fields
 
 MAX_TOKENS = 256
 HELP = ("-h", "--help")  # what people try first
@@ -86,6 +86,10 @@ class LLMMagics(Magics):  # type: ignore[misc]
         mime.JSON_TOKENS, min=0, allow_none=True,
         help="Longest answer whose tokens are saved with the notebook; None: every.",
     ).tag(config=True)  # fmt: skip
+
+    tight_braces = traitlets.Bool(
+        help="Replace {{name}} without spaces too, where a variable of that name exists."
+    ).tag(config=True)
 
     def __init__(self, shell: object, **options: object) -> None:
         super().__init__(shell, **options)
@@ -267,10 +271,31 @@ class LLMMagics(Magics):  # type: ignore[misc]
         screen.final(reply)
         return reply
 
-    def fill(self, text: str) -> str:
-        """`text` with the values of `{{ name }}`."""
+    @property
+    def names(self) -> Mapping[str, object]:
+        """The variables that the running magic sees."""
+        return scope.visible(self.shell.user_ns)
+
+    def fill(self, text: str, source: str = "the cell") -> str:
+        """`text` with the values of `{{ name }}`. source: where it stands, for messages."""
         formatters = self.shell.display_formatter.formatters
-        return interpolate(text, self.shell.user_ns, lambda value: as_text(value, formatters))
+        names = self.names
+        tight = [path for path in tight_fields(text) if path.split(".")[0].split("[")[0] in names]
+        if tight and not self.tight_braces:
+            self._warn_of_tight(tight[0], source)
+        return interpolate(
+            text, names, lambda value: as_text(value, formatters), source=source,
+            suggest=scope.own(names, self.shell.user_ns_hidden), tight=self.tight_braces,
+        )  # fmt: skip
+
+    def _warn_of_tight(self, path: str, source: str) -> None:
+        self.show(
+            status.note(
+                f"Warning: {{{{{path}}}}} in {source} is sent as it is. To insert the variable, "
+                f"write {{{{ {path} }}}} with spaces, or set %config {type(self).__name__}."
+                "tight_braces = True. To send the braces without this warning, use --raw."
+            )
+        )
 
     def system_of(self, given: argparse.Namespace) -> str | None:
         """The system prompt: the option's, else the setting's, else none."""

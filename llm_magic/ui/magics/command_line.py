@@ -31,6 +31,19 @@ def is_name(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
+def unquoted(text: str) -> str:
+    """The text without a pair of quotes around all of it.
+
+    >>> unquoted('"Why is the sky blue?"')
+    'Why is the sky blue?'
+    >>> unquoted('"a" or "b"')
+    '"a" or "b"'
+    """
+    inner = text.strip()[1:-1]
+    quoted = _VALUE.fullmatch(text.rstrip()) and text.strip()[0] in "\"'" and len(text.strip()) > 1
+    return inner if quoted else text
+
+
 def escapes(text: str) -> str:
     """A stop string as typed: \\n and \\t mean a line end and a tab."""
     return text.replace("\\n", "\n").replace("\\t", "\t")
@@ -74,9 +87,12 @@ def _with_hint(message: str, line: str, parser: MagicArgumentParser, magic: str)
             hint = f"; did you mean {' or '.join(near)}?" if near else "."
             return f"{magic}: there is no option {name}{hint} {helps} lists them"
         if not name.startswith("-") and message.endswith(f"unrecognized arguments: {word}"):
-            model = f"; to choose a model: {magic} -m {word}" if "--model" in known else ""
-            return f"{magic}: {word!r} is one word too many{model}"
+            if "--model" not in known:
+                return f"{magic}: unexpected argument {word!r}"
+            text = "A prompt goes below this line. " if magic.startswith("%%") else ""
+            return f"{magic}: unexpected argument {word!r}. {text}To choose a model use -m {word}"
     if "unrecognized arguments: " in message:
         rest = message.partition(": ")[2]
-        return f"{magic}: {rest!r} is too much; values with blanks need quotes"
+        text = "A prompt goes below this line. " if magic.startswith("%%") else ""
+        return f"{magic}: unexpected arguments {rest!r}. {text}Values with spaces need quotes"
     return f"{magic}: {message} ({helps} lists the options)"

@@ -83,7 +83,7 @@ def chat(nb: Notebook, rest: str) -> Any:
     from ..widgets.chat.widget import Chat
 
     given = nb.parse(rest)
-    names = nb.shell.user_ns
+    names = nb.names
     bound = nb.sampling(given) | lookup.constraint(names, given)
     tools = lookup.tools(names, given.tools or "")
     llm, system = nb.name_of(given.model), nb.system_of(given)
@@ -137,9 +137,9 @@ def tokenize(nb: Notebook, rest: str) -> None:
         pieces = pieces_of(llm, reply.prompt or "", reply.prompt_ids)
         cached = summary.cached(reply.usage)
     elif given.chat:
-        pieces = _chat_pieces(llm, nb.fill(text))
+        pieces = _chat_pieces(llm, nb.fill(text, "the line"))
     else:
-        pieces = llm.tokenize(nb.fill(text), special=not given.plain)
+        pieces = llm.tokenize(nb.fill(text, "the line"), special=not given.plain)
     screen.say(mime.Fragment(tokens.inspector(pieces, cached), tokens.listing(pieces)))
 
 
@@ -172,11 +172,13 @@ def side_by_side(nb: Notebook, rest: str) -> None:
     head, text = command_line.split(parser, rest)
     given = parse(nb, parser, head)
     if given.score:
-        replies, titles = _scored(nb, given, [nb.fill(t) for t in command_line.words(text)])
+        replies, titles = _scored(
+            nb, given, [nb.fill(t, "the line") for t in command_line.words(text)]
+        )
     elif (known := _named_replies(nb, text)) is not None:
         replies, titles = known, text.split()
     else:
-        replies = _generated(nb, given, nb.fill(text))
+        replies = _generated(nb, given, nb.fill(command_line.unquoted(text), "the line"))
         titles = compare.titles_of(replies)
     if nb.docs_mode:
         replies = [summary.steady(reply) for reply in replies]
@@ -186,7 +188,8 @@ def side_by_side(nb: Notebook, rest: str) -> None:
 
 def _named_replies(nb: Notebook, text: str) -> list[Reply] | None:
     names = text.split()
-    found = [nb.shell.user_ns.get(name) for name in names]
+    visible = nb.names
+    found = [visible.get(name) for name in names]
     if len(names) < 2 or not all(isinstance(f, Reply) for f in found):
         return None
     return [f for f in found if isinstance(f, Reply)]
@@ -331,7 +334,7 @@ def _uncertain(reply: Reply) -> int:
 
 
 def _reply(nb: Notebook, name: str | None) -> Reply:
-    found = nb.shell.user_ns.get(name or "_llm")
+    found = nb.names.get(name or "_llm")
     if not isinstance(found, Reply):
         what = f"{name} is not a reply" if name else "there is no reply yet"
         raise UsageError(f"{what}; a %%{nb.magic_name} cell makes one (-o NAME keeps it)")

@@ -1,9 +1,8 @@
 """`%load_ext llm_magic` and `%unload_ext llm_magic`.
 
-Comes in: the shell. Goes out: registered magics, completion, and two hooks that hold the engine's
-gate while a cell runs and tell which cell it is. Loaded models and the ledger are not part of it:
-`%reload_ext` keeps them; conversations of cells are, so it forgets them. Nothing heavy is imported
-here.
+Loading registers the magics, a completer, an input transformer, and two hooks that hold the
+engine's gate while a cell runs and note which cell it is. `%reload_ext` keeps loaded models, the
+ledger and the conversations of cells. Importing this module must stay cheap.
 """
 
 import re
@@ -14,6 +13,7 @@ from llm_magic.hub import hub
 
 from ..views.ledger import Ledger
 from .cell import LLMMagics
+from .cell_conversations import Talks
 from .commands import COMMANDS
 from .completion import complete
 
@@ -24,6 +24,7 @@ _QUESTION = r"\S+[ \t]+\S.*\?+"
 
 # What a notebook has generated did happen, whatever is reloaded; its chats add to the same list.
 _ledgers: WeakKeyDictionary[Any, Ledger] = WeakKeyDictionary()
+_talks: WeakKeyDictionary[Any, Talks] = WeakKeyDictionary()
 
 
 class Extension:
@@ -33,6 +34,7 @@ class Extension:
         self._shell = shell
         self.magics = LLMMagics(shell)
         self.magics.ledger = _ledgers.setdefault(shell, self.magics.ledger)
+        self.magics.talks = _talks.setdefault(shell, self.magics.talks)
 
     def install(self) -> None:
         shell = self._shell
@@ -73,13 +75,23 @@ class Extension:
     def _keep_questions(self, lines: list[str]) -> list[str]:
         """`%llm ask What is this?` is a question to the model; IPython would look up `this`."""
         if lines and lines[0].startswith("%%"):
-            return lines  # the text of another cell magic
+            return self._one_line(lines)
         ours = re.compile(rf"(\s*)%{self.magics.magic_name}[ \t]+({_QUESTION})\s*")
         return [
             f"{m[1]}get_ipython().run_line_magic({self.magics.magic_name!r}, {m[2]!r})\n"
             if (m := ours.fullmatch(line)) is not None
             else line
             for line in lines
+        ]
+
+    def _one_line(self, lines: list[str]) -> list[str]:
+        """`%%llm What is 2+2?` with nothing below it asks; IPython would refuse the empty cell."""
+        name = re.escape(self.magics.magic_name)
+        found = re.fullmatch(rf"%%{name}[ \t]+(\S.*?)\s*", lines[0])
+        if found is None or any(line.strip() for line in lines[1:]):
+            return lines  # a cell with text, or another cell magic
+        return [
+            f"get_ipython().run_line_magic({self.magics.magic_name!r}, {'ask ' + found[1]!r})\n"
         ]
 
     def _complete(self, shell: Any, event: Any) -> list[str]:

@@ -10,7 +10,7 @@ a value contains is never looked at again. `\{{ name }}` is the literal text `{{
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from llm_magic.errors import InterpolationError
@@ -20,6 +20,8 @@ _INDEX = r"""\[(?:-?\d+|'[^'\n]*'|"[^"\n]*")\]"""
 CAP = 20_000  # characters of a value that is not a str itself
 
 _FIELD = re.compile(rf"(\\?)\{{\{{[ \t]+({_NAME}(?:\.{_NAME}|{_INDEX})*)[ \t]+\}}\}}")
+_TIGHT = re.compile(rf"(\\?)\{{\{{({_NAME}(?:\.{_NAME}|{_INDEX})*)\}}\}}")
+_EITHER = re.compile(rf"(\\?)\{{\{{[ \t]*({_NAME}(?:\.{_NAME}|{_INDEX})*)[ \t]*\}}\}}")
 _STEP = re.compile(rf"\.({_NAME})|\[(?:(-?\d+)|'([^'\n]*)'|\"([^\"\n]*)\")\]")
 _HEAD = re.compile(_NAME)
 
@@ -30,20 +32,51 @@ def interpolate(
     as_text: Callable[[Any], str],
     *,
     source: str = "the cell",
+    suggest: Collection[str] | None = None,
+    tight: bool = False,
 ) -> str:
     """`text` with every `{{ name }}` replaced by `as_text` of its value.
 
     Raises InterpolationError for a name, attribute or index that does not exist; its message shows
     near spellings and the two ways to keep the braces.
+
+    Args:
+        text: What was typed.
+        names: The variables that it may use.
+        as_text: Turns a value into text.
+        source: Where the text stands, for messages.
+        suggest: Names that a message may suggest; None: all public ones.
+        tight: Also replace `{{name}}` without spaces where the name exists.
+
+    >>> interpolate("Visit {{ city }}; keep {{city}}", {"city": "Lisbon"}, str)
+    'Visit Lisbon; keep {{city}}'
+    >>> interpolate("Visit {{city}}, {{nowhere}}", {"city": "Lisbon"}, str, tight=True)
+    'Visit Lisbon, {{nowhere}}'
     """
+    known = names.keys() if suggest is None else suggest
 
     def replace(match: re.Match[str]) -> str:
         escaped, path = match.groups()
         if escaped:
             return match[0][1:]
-        return as_text(_look_up(path, names, source))
+        return as_text(_look_up(path, names, source, known))
 
-    return _FIELD.sub(replace, text)
+    def either(match: re.Match[str]) -> str:
+        escaped, path = match.groups()
+        spaced = _FIELD.fullmatch(match[0]) is not None
+        return replace(match) if spaced or escaped or _head(path) in names else match[0]
+
+    # One pass for both spellings: what a value contains is never looked at again.
+    return _EITHER.sub(either, text) if tight else _FIELD.sub(replace, text)
+
+
+def tight_fields(text: str) -> list[str]:
+    """The paths in `{{path}}` without spaces, which `interpolate` leaves as they are.
+
+    >>> tight_fields("{{city}}, {{ town }}, {{a.b[0]}}")
+    ['city', 'a.b[0]']
+    """
+    return [path for escaped, path in _TIGHT.findall(text) if not escaped]
 
 
 def fields(text: str) -> list[str]:
@@ -51,18 +84,22 @@ def fields(text: str) -> list[str]:
     return [path for escaped, path in _FIELD.findall(text) if not escaped]
 
 
-def _look_up(path: str, names: Mapping[str, object], source: str) -> Any:
+def _head(path: str) -> str:
     head = _HEAD.match(path)
-    assert head is not None  # _FIELD admits only paths that begin with a name
-    name = head[0]
+    assert head is not None  # the patterns admit only paths that begin with a name
+    return head[0]
+
+
+def _look_up(path: str, names: Mapping[str, object], source: str, known: Collection[str]) -> Any:
+    name = _head(path)
     if name not in names:
-        visible = [n for n in names if not n.startswith("_") or name.startswith("_")]
+        visible = [n for n in known if not n.startswith("_") or name.startswith("_")]
         raise _unknown(
             path, f"there is no variable {name!r}", name, visible, source,
             otherwise="; run the cell that sets it.",
         )  # fmt: skip
     value, seen = names[name], name
-    for step in _STEP.finditer(path, head.end()):
+    for step in _STEP.finditer(path, len(name)):
         value = _step(value, step, seen, path, source)
         seen = path[: step.end()]
     return value

@@ -21,6 +21,8 @@ from llm_magic.chat.tools.definition import Tool, as_tool, as_tools, tool
 from llm_magic.errors import LLMError, named
 from llm_magic.events import ToolSpec
 
+from . import scope
+
 Names = Mapping[str, Any]
 
 _BAR = re.compile(r"(?<!\\)\|")
@@ -45,7 +47,7 @@ def value(names: Names, path: str, option: str) -> Any:
 
 
 def _unknown(option: str, name: str, names: Names) -> UsageError:
-    near = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], 3, 0.6)
+    near = difflib.get_close_matches(name, scope.own(names, {}), 3, 0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else "run the cell that defines it"
     return UsageError(f"{option} {name}: the notebook has no {name!r}; {hint}")
 

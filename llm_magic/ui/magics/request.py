@@ -59,15 +59,21 @@ def prepare(nb: Notebook, given: argparse.Namespace, text: str) -> Ask:
     """Check the options and look up all names. UsageError, InterpolationError, ToolError."""
     plain = given.complete or given.score
     _check(given)
-    names = nb.shell.user_ns
-    fill = (lambda value: value) if given.raw else nb.fill
+    names = nb.names
+
+    def fill(value: str, source: str = "the cell") -> str:
+        return value if given.raw else nb.fill(value, source)
+
+    by_setting = given.system is None
     system = None if plain else nb.system_of(given)
     options = nb.sampling(given) | lookup.constraint(names, given)
     return Ask(
         text=fill(text),
         plain=plain,
-        system=None if system is None else fill(system),
-        prefill=fill(given.prefill or ""),
+        system=None
+        if system is None
+        else fill(system, "LLMMagics.system" if by_setting else "--system"),
+        prefill=fill(given.prefill or "", "--prefill"),
         tools=None if given.tools is None else lookup.tools(names, given.tools),
         options=options,
         given=given,

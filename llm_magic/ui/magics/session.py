@@ -5,7 +5,7 @@ It must not know any command.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,7 +44,10 @@ class Notebook(Protocol):
 
     def load(self, name: str, screen: screens.Screen, **how: Any) -> LLM: ...
 
-    def fill(self, text: str) -> str: ...
+    @property
+    def names(self) -> Mapping[str, object]: ...
+
+    def fill(self, text: str, source: str = ...) -> str: ...
 
     def look(self) -> mime.Look: ...
 

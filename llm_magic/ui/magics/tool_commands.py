@@ -24,10 +24,10 @@ def tools(nb: Notebook, rest: str) -> None:
     names = ",".join(parse(nb, parser, rest).names)
     if names:
         found: list[tuple[str, Tool | LLMError]] = [
-            (tool.name, tool) for tool in lookup.tools(nb.shell.user_ns, names)
+            (tool.name, tool) for tool in lookup.tools(nb.names, names)
         ]
     else:
-        found = list(lookup.offered(nb.shell.user_ns))
+        found = list(lookup.offered(nb.names))
     nb.show(listing(found, nb.magic_name))
 
 
