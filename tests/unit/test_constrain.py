@@ -10,7 +10,7 @@ from support import schemas
 from support.schemas import CONTROLS, END, REFUSED, TOKENS, allowed, constrainer, walk
 
 from llm_magic.chat.constraints.compiler import Constrainer
-from llm_magic.chat.constraints.guides import Late, Vocabulary
+from llm_magic.chat.constraints.guides import AfterReasoning, Vocabulary
 from llm_magic.chat.constraints.narrow import narrowed
 from llm_magic.chat.parsing.router import parse as parse_calls
 from llm_magic.chat.parsing.syntax import REASONING, SYNTAXES
@@ -363,11 +363,11 @@ def test_every_part_knows_where_it_came_from():
 THINK, OPEN, CLOSE = REASONING["think"], WORDS[b"<think>"], WORDS[b"</think>"]
 
 
-def late(constraint, opened=False, tags=THINK) -> Late:
+def late(constraint, opened=False, tags=THINK) -> AfterReasoning:
     return constrainer().late(guide(constraint), tags, opened)
 
 
-def feed(bound: Late, *tokens: int | bytes) -> None:
+def feed(bound: AfterReasoning, *tokens: int | bytes) -> None:
     for token in tokens:
         for id_ in [token] if isinstance(token, int) else list(token):
             assert id_ in allowed(bound.mask()), (token, id_)
@@ -514,7 +514,9 @@ def forbidden(guide) -> set[bytes]:
 
 def test_an_answer_that_must_not_be_a_call_cannot_start_like_one():
     # Hermes: <tool_call> (here also a control token), or bare JSON.
-    assert forbidden(free_of_calls()) == {b"<", b"{", b'{"', b"<tool_call>"}
+    first = forbidden(free_of_calls())
+    assert first >= {b"<", b"`", b"{", b'{"', b"<tool_call>"}
+    assert not first & {b"<end>", b"a", b" ", b"}"}  # an empty answer is no call
     guide = free_of_calls()
     guide.accept(ord("\n"))  # blank lines start nothing
     assert b"{" in forbidden(guide)
@@ -536,6 +538,8 @@ def test_an_answer_that_must_not_be_a_call_cannot_come_to_one():
 
 def test_behind_reasoning_the_answer_starts_anew():
     guide = free_of_calls(tags=THINK)
+    assert b"<think>" not in forbidden(guide)  # though "<" may announce a call
+    assert b"<tool_call>" in forbidden(guide)
     for token in (OPEN, *b"I could {", CLOSE):
         guide.accept(token)
     assert b"{" in forbidden(guide)

@@ -24,7 +24,7 @@ from ..parsing.syntax import ReasoningTags, Syntax
 from ..schema import as_schema
 from . import kinds
 from .gbnf import as_lark
-from .guides import Late, Mask, NoCalls, Openers, Tags, Vocabulary
+from .guides import AfterReasoning, Mask, NoCalls, Openers, Tags, Vocabulary
 from .narrow import narrowed
 from .narrow.numbers import beyond
 from .narrow.words import size_fault
@@ -115,12 +115,12 @@ class Constrainer:
             raise SchemaError(_sentence(matcher.get_error()))
         return guide
 
-    def late(self, guide: "Matcher", tags: ReasoningTags, opened: bool) -> Late:
-        """The guide behind free reasoning; see Late."""
+    def late(self, guide: "Matcher", tags: ReasoningTags, opened: bool) -> AfterReasoning:
+        """The guide, applied after free reasoning; see AfterReasoning."""
         with self._lock:
             if tags not in self._tags:
                 self._tags[tags] = Tags(self.vocabulary, tags)
-            return Late(guide, self._tags[tags], opened)
+            return AfterReasoning(guide, self._tags[tags], opened)
 
     def no_calls(self, syntax: Syntax, tags: ReasoningTags | None) -> NoCalls:
         """A Guide for answers that must not be calls."""

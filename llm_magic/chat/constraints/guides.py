@@ -1,7 +1,7 @@
-"""Guides that look at the text themselves: reasoning first, and no calls.
+"""Guides that follow the text of an answer: reasoning before it, and no tool calls in it.
 
-`Late` lets a model reason freely before its constrained answer; `NoCalls` keeps an answer from
-becoming a tool call.
+`AfterReasoning` lets a model reason freely before its constrained answer; `NoCalls` keeps an answer
+from becoming a tool call.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,11 +16,11 @@ from ..parsing.syntax import ReasoningTags, Syntax
 
 Mask = npt.NDArray[np.uint32]
 
-GAP_TOKENS = 3  # of white space between the reasoning and what is bound
+GAP_TOKENS = 3  # white-space tokens allowed between the reasoning and the constrained answer
 
 
 class Guide(Protocol):
-    """What a sampler asks; engine.sampling.Guide has the same shape."""
+    """Masks the next token and is told which one was sampled. The sampler has the same protocol."""
 
     def mask(self) -> Mask | None: ...
 
@@ -28,7 +28,7 @@ class Guide(Protocol):
 
 
 class Whole(Protocol):
-    """A Guide that knows where a sentence is whole; constrain.Matcher is one."""
+    """A Guide that knows whether the text so far is a complete sentence; see compiler.Matcher."""
 
     @property
     def complete(self) -> bool: ...
@@ -42,7 +42,7 @@ class Whole(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a constraint must know of a tokenizer.
+    """The parts of a tokenizer that constraints need.
 
     tokens: bytes of each id; of a control token its name. controls: ids of control tokens, which
     are never part of constrained text. encode: text -> ids without control tokens.
@@ -58,7 +58,7 @@ class Vocabulary:
 
 
 class Tags:
-    """Masks around one pair of reasoning tags, each made when it is first needed."""
+    """Token masks around one pair of reasoning tags. Each is computed on first use."""
 
     def __init__(self, vocabulary: Vocabulary, tags: ReasoningTags) -> None:
         self.vocabulary = vocabulary
@@ -70,7 +70,7 @@ class Tags:
         self._free: dict[int, Mask] = {}
 
     def openers(self, n: int) -> Mask:
-        """Tokens that go on with the opening tag behind its first `n` bytes."""
+        """Tokens that continue the opening tag after its first `n` bytes."""
         if n not in self._openers:
             rest = self.opening[n:]
             tokens = self.vocabulary.tokens
@@ -80,8 +80,11 @@ class Tags:
         return self._openers[n]
 
     def free(self, n: int) -> Mask:
-        """Tokens that may follow inside, behind `n` bytes of the closing tag: all but the ends, and
-        those that would close and go on with text that no constraint has seen."""
+        """Tokens allowed inside the reasoning, after `n` bytes of the closing tag.
+
+        Excluded are end tokens, and tokens that hold the rest of the closing tag and more text: the
+        constraint would not see that text.
+        """
         if n not in self._free:
             begun, last = self.closing[:n], self.closing[-1:]
             tokens = self.vocabulary.tokens
@@ -96,7 +99,7 @@ class Tags:
         return self._mask(i for i, t in enumerate(tokens) if t and not t.strip(b" \n"))
 
     def begun(self, text: bytes) -> int:
-        """How much of the closing tag a text ends with."""
+        """How many bytes of the closing tag the text ends with."""
         closing = self.closing
         return next((n for n in range(len(closing) - 1, 0, -1) if text.endswith(closing[:n])), 0)
 
@@ -108,11 +111,11 @@ class Tags:
         return _packed(len(self.vocabulary.tokens), ids)
 
 
-class Late:
-    """A Guide that lets a model reason freely first and binds what comes after the closing tag.
+class AfterReasoning:
+    """A Guide that leaves reasoning free and constrains the text after the closing tag.
 
-    opened: reasoning has begun in the prompt. Otherwise it begins only if the output starts with
-    the opening tag; any other start is bound from the first token on.
+    opened: the prompt has opened the reasoning. Otherwise reasoning begins only if the output
+    starts with the opening tag; any other output is constrained from its first token.
     """
 
     def __init__(self, guide: Whole, tags: Tags, opened: bool) -> None:
@@ -162,21 +165,27 @@ class Late:
 
 
 class Openers:
-    """Masks against the strings that open a call, each made when it is first needed."""
+    """Token masks that exclude the strings that open a call. Each is computed on first use."""
 
     def __init__(self, vocabulary: Vocabulary, syntax: Syntax, tags: ReasoningTags | None) -> None:
         self.tokens = vocabulary.tokens
         self.openers = tuple(opener.encode() for opener in syntax.open)
+        self.ends = vocabulary.end_ids
+        self.opening = tags.open.encode() if tags else b""
         self.closing = tags.close.encode() if tags else b""
         self.longest = max(map(len, (*self.openers, self.closing)), default=0)
         self._bare = syntax.bare.encode()
         self._masks: dict[bytes | None, Mask | None] = {}
 
     def mask(self, begun: bytes | None) -> Mask | None:
-        """What may follow `begun`, the beginning of an opener; None: what may start the answer."""
+        """Tokens allowed after `begun`, the beginning of an opener; None: at the answer's start."""
         if begun not in self._masks:
             bad = self._starts if begun is None else lambda token: self._completes(begun + token)
-            ids = [i for i, token in enumerate(self.tokens) if token and bad(token)]
+            ids = [
+                i
+                for i, token in enumerate(self.tokens)
+                if token and i not in self.ends and bad(token)
+            ]
             self._masks[begun] = ~_packed(len(self.tokens), ids) if ids else None
         return self._masks[begun]
 
@@ -184,21 +193,29 @@ class Openers:
         text = token.strip()
         if not text:
             return False
-        opens = any(o.startswith(text) or text.startswith(o) for o in self.openers)
-        return opens or text[:1] in self._bare
+        if any(o.startswith(text) or text.startswith(o) for o in self.openers):
+            return True
+        return text[:1] in self._bare and not self._reasons(text)
+
+    def _reasons(self, text: bytes) -> bool:
+        """Whether a text is, or begins, the opening reasoning tag: reasoning may always start."""
+        opening = self.opening
+        return bool(opening) and (opening.startswith(text) or text.startswith(opening))
 
     def _completes(self, text: bytes) -> bool:
         return any(opener in text for opener in self.openers)
 
     def begun(self, text: bytes) -> bytes:
-        """The longest beginning of an opener that a text ends with."""
+        """The longest beginning of an opener that the text ends with."""
         ends = (text[-n:] for n in range(min(self.longest - 1, len(text)), 0, -1))
         return next((end for end in ends if any(o.startswith(end) for o in self.openers)), b"")
 
 
 class NoCalls:
-    """A Guide that keeps a model from calling: its answer cannot start like a call, nor come to one
-    later on. A model that has just seen calls would otherwise write one more, as text."""
+    """A Guide that excludes tool calls: the answer can neither start as a call nor open one later.
+
+    Without it a model that has just seen calls tends to write another one as text.
+    """
 
     def __init__(self, openers: Openers) -> None:
         self._openers = openers
@@ -219,7 +236,7 @@ class NoCalls:
 
 
 def _packed(n: int, ids: Iterable[int]) -> Mask:
-    """A bit mask over n tokens with these ones set."""
+    """A bit mask over n tokens in which these ids are set."""
     bits = np.zeros((n + 31) // 32 * 32, np.uint8)
     bits[list(ids)] = 1
     return np.packbits(bits, bitorder="little").view(np.uint32)
