@@ -15,6 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from support.shells import cell, command, displays
 from traitlets import TraitError
 
+import llm_magic
 from llm_magic.errors import ContextOverflowError, InterpolationError, NotLoadedError
 from llm_magic.events import Message
 from llm_magic.hub import hub
@@ -462,6 +463,21 @@ def test_completions(shell: InteractiveShell) -> None:
     assert "status" in of("%llm st")
     assert "smollm2" in of("%llm load smo")
     assert "smollm2" in of("%%llm -m smo")
+
+
+# F261
+def test_only_our_own_words_are_offered_each_with_its_help(shell: InteractiveShell) -> None:
+    def of(text: str) -> dict[str, str]:
+        with provisionalcompleter():
+            return {c.text: c.type for c in shell.Completer.completions(text, len(text))}
+
+    cell, load = of("%%llm --"), of("%llm load --")
+    assert {"--temperature", "--seed"} <= cell.keys()
+    assert not [word for word in cell if word.startswith("--_") or not cell[word]]
+    assert load.keys() == {"--ctx", "--slots", "--threads", "--device", "--cache-mb", "--help"}
+    assert of("%llm sta")["status"] == "what is loaded"
+    llm_magic.unload_ipython_extension(shell)
+    assert "--temperature" not in of("%%llm --te")
 
 
 def test_help_is_real(shell: InteractiveShell) -> None:

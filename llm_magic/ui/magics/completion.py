@@ -1,10 +1,11 @@
 """Completions for lines that begin with our magic.
 
-Comes in: the line up to the cursor, options, commands, names of the notebook. Goes out: words. It
-must not know a shell.
+The words are ours alone: options, commands, models, names of the notebook. Nothing here needs a
+shell.
 """
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 
 from llm_magic import models
 
@@ -16,17 +17,26 @@ def complete(
     line: str,
     symbol: str,
     options: Collection[str],
-    commands: Collection[str] = (),
+    commands: Mapping[str, str] = {},
     names: Iterable[str] = (),
     talks: Collection[str] = (),
 ) -> list[str]:
     """What may stand at the end of `line`, whose last, unfinished word is `symbol`.
 
-    options: of a cell. commands: of `%llm`. names: of the notebook. talks: of conversations.
+    Args:
+        line: The line up to the cursor.
+        symbol: The unfinished word at its end, may be empty.
+        options: Options of a cell.
+        commands: Commands of `%llm`, each with its usage.
+        names: Names of the notebook.
+        talks: Names of conversations.
+
+    >>> complete("%llm load --", "--", ["--seed"], {"load": "[NAME] [--ctx N]"})
+    ['--ctx', '--help']
     """
     words = line.split()
     before = words[:-1] if symbol and words and line.endswith(symbol) else words
-    last = before[-1] if before else ""
+    last = before[-1] if before and not symbol.startswith("-") else ""
     if last in ("-m", "--model", "load"):
         return [row.name for row in models.known()]
     if last in ("-f", "--format"):
@@ -39,4 +49,7 @@ def complete(
         return ["auto", "none", "required"]
     if len(before) <= 1 and not line.startswith("%%"):
         return list(commands)
-    return list(options)
+    usage = "" if line.startswith("%%") else commands.get(words[1], "")
+    if not usage or "options" in usage:
+        return list(options)
+    return [*re.findall(r"--[\w-]+", usage), "--help"]

@@ -9,6 +9,8 @@ import re
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from IPython.core.completer import context_matcher
+
 from llm_magic.hub import hub
 
 from ..views.ledger import Ledger
@@ -16,7 +18,9 @@ from .cell import LLMMagics
 from .cell_conversations import Talks
 from .commands import COMMANDS
 from .completion import complete
+from .scope import own
 
+HELP_WIDTH = 60  # characters of a help text in the list of completions
 _NAME = "LLMMagics"  # where %config looks
 # More than one word, as in `%llm ask Why?` or `%llm What is this?`; `%llm load?` asks for help.
 _QUESTION = r"\S+[ \t]+\S.*\?+"
@@ -33,6 +37,8 @@ class Extension:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self.magics = LLMMagics(shell)
+        matcher = context_matcher(identifier="llm_magic")
+        self._matcher = matcher(lambda context: self._complete(context))
         self.magics.ledger = _ledgers.setdefault(shell, self.magics.ledger)
         self.magics.talks = _talks.setdefault(shell, self.magics.talks)
 
@@ -43,7 +49,7 @@ class Extension:
         self.magics.offer()
         shell.events.register("pre_run_cell", self._enter)
         shell.events.register("post_run_cell", self._leave)
-        shell.set_hook("complete_command", self._complete, re_key=r"%%?\w+\b")
+        shell.Completer.custom_matchers.append(self._matcher)
         shell.input_transformers_cleanup.append(self._keep_questions)
 
     def remove(self) -> None:
@@ -54,15 +60,9 @@ class Extension:
             shell.configurables.remove(self.magics)
         shell.events.unregister("pre_run_cell", self._enter)
         shell.events.unregister("post_run_cell", self._leave)
-        for pattern, chain in list(shell.strdispatchers["complete_command"].regexs.items()):
-            chain.chain[:] = [c for c in chain.chain if not self._is_ours(c[1])]
-            if not chain.chain:
-                del shell.strdispatchers["complete_command"].regexs[pattern]
+        shell.Completer.custom_matchers.remove(self._matcher)
         shell.input_transformers_cleanup.remove(self._keep_questions)
         hub.gate.leave()  # the cell that unloads us has entered, and nobody else will leave
-
-    def _is_ours(self, hook: object) -> bool:
-        return getattr(hook, "__func__", None) == self._complete
 
     def _enter(self, info: object = None) -> None:
         hub.gate.enter()
@@ -94,16 +94,27 @@ class Extension:
             f"get_ipython().run_line_magic({self.magics.magic_name!r}, {'ask ' + found[1]!r})\n"
         ]
 
-    def _complete(self, shell: Any, event: Any) -> list[str]:
-        from IPython.core.error import TryNext
+    def _complete(self, context: Any) -> dict[str, Any]:
+        """Words for a line of ours, each with its help; on these lines nobody else offers any."""
+        from IPython.core.completer import SimpleCompletion
 
-        if event.command.lstrip("%") != self.magics.magic_name:
-            raise TryNext
-        magics = self.magics
-        return complete(
-            event.text_until_cursor, event.symbol, magics.parser()._option_string_actions, COMMANDS,
-            shell.user_ns, list(magics.talks.named),
+        line, magics = context.text_until_cursor.lstrip(), self.magics
+        if not re.match(rf"%%?{re.escape(magics.magic_name)}\s", line):
+            return {"completions": [], "suppress": False}
+        options = magics.parser()._option_string_actions
+        helps = {flag: action.help or "" for flag, action in options.items()}
+        helps |= {name: command.what for name, command in COMMANDS.items()}
+        found = complete(
+            line, context.token, options, {name: c.usage for name, c in COMMANDS.items()},
+            own(magics.shell.user_ns, magics.shell.user_ns_hidden), list(magics.talks.named),
         )  # fmt: skip
+        # A front end shows the type beside the word.
+        words = [
+            SimpleCompletion(word, type=helps.get(word, "")[:HELP_WIDTH])
+            for word in found
+            if word.startswith(context.token)
+        ]
+        return {"completions": words, "suppress": True, "ordered": True}
 
 
 def load_ipython_extension(shell: Any) -> None:
