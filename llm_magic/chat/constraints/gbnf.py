@@ -1,10 +1,10 @@
 """Grammars in GBNF (llama.cpp's form) as Lark grammars.
 
-llguidance reads a text in lexemes, and a lexeme takes as much as it can: behind `[ \\n]*` no "\\n"
-can come any more. In GBNF it can. So rules that are not recursive become lexemes (one regular
-expression each, with cheap masks) only where this makes no difference: where no lexeme can go on
-with what may follow it, and no two start alike. Else every character is a lexeme, which is exact
-for all grammars, and slower (1 to 5 ms a mask instead of 0.1 at 49,152 tokens).
+llguidance splits a text into lexemes and matches each greedily: after `[ \\n]*` no "\\n" can
+follow. In GBNF it can. Rules that are not recursive therefore become lexemes (one regular
+expression each, with cheap masks) only where the result is the same: no lexeme can continue with
+what may follow it, and no two start alike. Otherwise every character is a lexeme, which is exact
+for all grammars but slower (1 to 5 ms a mask instead of 0.1 at 49,152 tokens).
 """
 
 import json
@@ -54,8 +54,11 @@ EVERY: Chars = ((0, LAST),)
 
 @dataclass(slots=True)
 class _Node:
-    """A piece of a rule. kind: chars (one of a set), id (Lark text in `value`), name, then the
-    composed ones: sequence, choice, repeat (its suffix in `value`)."""
+    """A node of a rule's syntax tree.
+
+    kind: chars (one character of a set), id (Lark text in `value`), name; of several parts:
+    sequence, choice, repeat (its suffix in `value`).
+    """
 
     kind: str
     value: str = ""
@@ -68,7 +71,7 @@ class _Node:
             yield from part.walk()
 
     def ends(self, ending: set[str]) -> bool:
-        """Whether this has a finite sentence, given the rules that are known to have one."""
+        """Whether the node has a finite sentence, given the rules that are known to have one."""
         match self.kind:
             case "name":
                 return self.value in ending
@@ -81,7 +84,7 @@ class _Node:
         return all(part.ends(ending) for part in self.parts)
 
     def count(self) -> int:
-        """How many copies the repetitions inside make of a part, at most."""
+        """The largest number of copies that nested repetitions make of one part."""
         inside = max((part.count() for part in self.parts), default=1)
         counts = re.findall(r"\d+", self.value) if self.kind == "repeat" else []
         return inside * max([1, *map(int, counts)])
@@ -96,7 +99,7 @@ class _Node:
 
 
 class _Gbnf:
-    """A grammar being read. Rules by name, in order."""
+    """A parser of GBNF. rules: by name, in the order of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -219,7 +222,7 @@ class _Gbnf:
         return ""
 
     def _check_counts(self) -> None:
-        """Repetitions inside repetitions multiply."""
+        """Refuse rules whose nested repetitions multiply to more than MAX_COUNT."""
         for name, rule in self.rules.items():
             if rule.count() > MAX_COUNT:
                 raise SchemaError(
@@ -227,7 +230,7 @@ class _Gbnf:
                 )
 
     def _check_ends(self) -> None:
-        """Every rule that `root` reaches must have a finite sentence."""
+        """Refuse rules reachable from `root` that have no finite sentence."""
         ending: set[str] = set()
         while more := {n for n, r in self.rules.items() if n not in ending and r.ends(ending)}:
             ending |= more
@@ -258,7 +261,7 @@ class _Gbnf:
         return "\n".join(lines) + "\n"
 
     def _plain(self) -> set[str]:
-        """Rules that never come back to themselves nor to one that does, and name no token ids."""
+        """Rules that neither are nor reach a recursive rule and contain no token ids."""
         with_ids = {n for n, rule in self.rules.items() if any(p.kind == "id" for p in rule.walk())}
         plain: set[str] = set()
         while True:
@@ -358,8 +361,11 @@ def _meet(a: Chars, b: Chars) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a piece can look like from outside. all: every character in it. more: those with which a
-    whole sentence of it can go on. single: it is always one character."""
+    """The characters of a node's sentences.
+
+    first: those that start one. all: those in one. more: those that can continue a complete one.
+    empty: the empty text is a sentence. single: each sentence is one character.
+    """
 
     empty: bool
     first: Chars
@@ -388,7 +394,7 @@ class _Lexemes:
             self._lexemes["root"] = (self._shapes["root"], ())
 
     def harmless(self) -> bool:
-        """Whether reading the longest lexeme first loses no sentence."""
+        """Whether greedy lexemes accept every sentence of the grammar."""
         shapes = list(self._lexemes.values())
         if any(
             _meet(shape.more, follow) or (shape.empty and _meet(shape.first, follow))
@@ -428,7 +434,7 @@ class _Lexemes:
 
     @staticmethod
     def _choice(shapes: Sequence[_Shape]) -> _Shape:
-        """One of several: a short one may be the beginning of a longer one that starts alike."""
+        """The shape of alternatives: one may be the beginning of another that starts alike."""
         more = [pair for s in shapes for pair in s.more]
         for a, b in permutations(shapes, 2):
             if _meet(a.first, b.first) and not (a.single and b.single):
@@ -447,8 +453,11 @@ class _Lexemes:
         return _Shape(a.empty and b.empty, first, _merged((*a.all, *b.all)), more)
 
     def _spread(self, node: _Node, follow: Chars) -> Chars:
-        """Note what follows each lexeme inside; returns what may come first, with `follow` if the
-        node may be empty."""
+        """Record what follows each lexeme inside the node.
+
+        Returns:
+            The characters that may come first, with `follow` if the node may be empty.
+        """
         shape = self._shape(node)
         match node.kind:
             case "name" if node.value not in self._plain:

@@ -1,20 +1,20 @@
-"""A JSON schema in the keywords that the grammar compiler knows.
+"""Rewrites a JSON schema with the keywords that the grammar compiler supports.
 
 Every value of the narrowed schema is valid under the original one, so the output of its grammar
 needs no check afterwards.
 
-llguidance compiles a part of JSON schema. What it lacks is rewritten here, with the same meaning
-where that can be said, else with a narrower one; never with a wider one. What cannot be rewritten
-is a SchemaError with the path. The rules, beyond what each function says:
+llguidance compiles a subset of JSON schema. Other keywords are rewritten here: with the same
+meaning where possible, else with a narrower one, never with a wider one. A keyword that cannot be
+rewritten raises SchemaError with its path. Further rules:
 
-- Unknown keywords are errors (a misspelt maxLength would bind nothing), except those that carry no
+- Unknown keywords are errors (a misspelt maxLength would be ignored), except those that carry no
   meaning for validation: annotations of OpenAPI, pydantic and editors, `x-...`, and names with a
   dot, colon, hyphen or @, which are no keyword of any draft.
-- An object that lists its properties gets no others, unless the schema says something about others.
+- An object that lists its properties has no others, unless a keyword allows them.
 - Properties come in the order of the schema.
 - Numbers are written without exponent, with at most nine decimals, and where the schema sets no
   limit they have one: 2^53 - 1 for integers, 10^15 for others.
-- Unknown formats bind nothing, as the standard says; the known ones do.
+- Unknown formats are ignored, as the standard says; known formats are enforced.
 """
 
 import difflib
@@ -75,7 +75,7 @@ def narrowed(schema: Subschema, large: bool = False) -> Node:
 
 
 class Narrowing:
-    """The work on one schema. defs: what references point at, once for each use (see `alone`).
+    """Translates one schema. defs: targets of references, one for each value of `alone`.
 
     `alone`: no other schema constrains the same value, so closing an object hides nothing.
     """
@@ -110,8 +110,11 @@ class Narrowing:
         return part.build()
 
     def any(self, alone: bool) -> Subschema:
-        """Any JSON value. Where it meets other schemas of the same value it is `true`: the compiler
-        would never come to the end of two recursive ones."""
+        """The schema of any JSON value.
+
+        Beside other schemas of the same value it is `true`, since the compiler does not terminate
+        on the intersection of two recursive schemas.
+        """
         if not alone:
             return True
         self.defs.setdefault(ANY_NAME, ANY)
@@ -136,7 +139,7 @@ class Narrowing:
         return {"$ref": f"#/$defs/{self._names[key]}"}
 
     def _enumeration(self, schema: Node, path: Path) -> Subschema:
-        """The listed values that the rest of the part allows; the rest is then of no use."""
+        """The listed values that the other keywords of the part allow, without those keywords."""
         key = "enum" if "enum" in schema else "const"
         values = schema["enum"] if key == "enum" else [schema["const"]]
         rest = {k: v for k, v in schema.items() if k != key and k not in ANNOTATIONS}
@@ -174,7 +177,7 @@ class Narrowing:
 
 
 def _specification(draft: Subschema) -> Subschema:
-    """How references work in a draft."""
+    """The rules of references in a draft."""
     name = str(draft.META_SCHEMA.get("$schema", "")).rstrip("#")
     return referencing.jsonschema.specification_with(name)
 
@@ -182,6 +185,6 @@ def _specification(draft: Subschema) -> Subschema:
 def _check_pattern(
     validator: Subschema, pattern: str, instance: Subschema, schema: Subschema
 ) -> Iterator[jsonschema.ValidationError]:
-    """The keyword `pattern` as the compiler reads it: `re` lacks \\p{L}, and may take for ever."""
+    """Check `pattern` with the compiler: `re` lacks \\p{L} and may need exponential time."""
     if isinstance(instance, str) and (pattern_fault(pattern) or not matches(pattern, instance)):
         yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")

@@ -1,4 +1,4 @@
-"""Arrays: heads and tails, what must be contained, what must not repeat."""
+"""Keywords of arrays: items, prefixItems, contains and uniqueItems."""
 
 from itertools import permutations
 
@@ -8,7 +8,7 @@ from .words import ARRAY, MAX_CONTAINS, MAX_UNIQUE
 
 
 class Arrays(Base):
-    """What a part says of arrays."""
+    """Translates the keywords of arrays."""
 
     def _arrays(self) -> None:
         given, out = self.given, self.out
@@ -30,7 +30,7 @@ class Arrays(Base):
             self._contains()
         if given.get("uniqueItems") is True:
             self._unique(heads, rest)
-        # The first items that cannot be make the array end before them.
+        # An item that no value fits ends the array before it.
         parts = out.get("prefixItems", [])
         stop = next((i for i, p in enumerate(parts) if p is False), None)
         if stop is not None:
@@ -40,7 +40,7 @@ class Arrays(Base):
             out["type"] = "array"
 
     def _contains(self) -> None:
-        """The items that must be contained come first."""
+        """Apply contains: the required items come first."""
         given, out = self.given, self.out
         least = given.get("minContains", 1)
         if "maxContains" in given:
@@ -58,8 +58,10 @@ class Arrays(Base):
         out["minItems"] = max(given.get("minItems", 0), least)
 
     def _unique(self, heads: Subschema, rest: Subschema) -> None:
-        """All arrangements of a small enumeration; anything else could only be told when it is too
-        late to take a repeated item back."""
+        """Apply uniqueItems by listing all arrangements of a small enumeration.
+
+        A grammar cannot exclude a repeated item in any other case.
+        """
         given, out = self.given, self.out
         if given.get("maxItems", 2) <= 1:
             return

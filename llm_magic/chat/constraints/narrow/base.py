@@ -1,4 +1,4 @@
-"""What all translations of a part of a schema share."""
+"""State and helpers shared by the translations of a schema's part."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,7 +13,7 @@ from .words import Node
 
 
 class Work(Protocol):
-    """The work on one schema, as its parts see it; see Narrowing."""
+    """The interface of Narrowing that the translation of a part uses."""
 
     defs: Node
 
@@ -27,8 +27,8 @@ class Work(Protocol):
 
 
 class Base:
-    """One part under work: `given` is what is to be translated, `out` and `all_of` (more schemas of
-    the same value) what it has become.
+    """One part while it is translated: `given` is the input, `out` and `all_of` (further schemas of
+    the same value) are the result.
 
     alone: no other schema constrains the same value. whole: no parent schema constrains it; a
     sibling keyword may. passes: the part holds one schema only, which then stands alone too.

@@ -1,4 +1,4 @@
-"""Parts of a schema that no finite value can have.
+"""Removes the parts of a schema that no finite value satisfies.
 
 An object that requires itself, or a reference that only leads to itself, has no value: a model
 would write until its tokens are used up. Such parts are taken out where something else is allowed
@@ -83,7 +83,7 @@ def _array_ends(part: Node, ending: set[str]) -> bool:
 
 
 def _without(part: Subschema, ending: set[str]) -> Subschema:
-    """A part that has a finite value, without those inside that have none."""
+    """The part, which has a finite value, without inner parts that have none."""
     if not isinstance(part, dict):
         return part
     out: Node = {}

@@ -1,4 +1,4 @@
-"""Opposites of JSON schemas, and schemas without the values of another."""
+"""Negations of JSON schemas, and differences of two schemas."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
 def negated(schema: Subschema, look: Look, depth: int = 0) -> Subschema:
-    """A schema whose values are all invalid under the first; None when there is none to be had.
+    """A schema whose values are all invalid under this one; None if no keyword can express it.
 
-    It need not have all those values: a narrower opposite is as good.
+    It may be narrower than the full negation.
     """
     schema = look(schema)
     if isinstance(schema, bool):
@@ -33,7 +33,7 @@ def negated(schema: Subschema, look: Look, depth: int = 0) -> Subschema:
     return None if meaning else False  # {} allows everything: nothing is invalid
 
 
-# Keywords with a meaning and no opposite here.
+# Keywords that constrain a value and cannot be negated here.
 _MEANT = frozenset(
     (
         *("pattern", "format", "items", "prefixItems", "contains", "uniqueItems", "multipleOf"),
@@ -139,7 +139,7 @@ def json_type(value: Keyword) -> str:
 
 
 def other_than(texts: Sequence[str]) -> str:
-    """A regular expression for all texts but these (none of them longer than 64 characters)."""
+    """A regular expression that matches all texts but these (each at most 64 characters)."""
     heads = {t[0] for t in texts if t}
     options = [""] if "" not in texts else []
     if heads:
@@ -161,7 +161,7 @@ def _in_class(char: str) -> str:
 
 
 def excluded(part: Subschema, other: Subschema, look: Look, valid: Valid) -> Subschema:
-    """`part` without the values that are valid under `other`; None when that cannot be said.
+    """`part` without the values that are valid under `other`; None if no keyword can express it.
 
     part is narrowed already (its objects may be closed); other is as the schema has it.
     """
@@ -205,7 +205,7 @@ def _excluded_parts(
 def _excluded_object(
     part: Subschema, mine: Subschema, theirs: Subschema, look: Look, valid: Valid
 ) -> Subschema:
-    """Objects that lack a property which the other requires, or have another value in one."""
+    """Objects that lack a property required by the other, or differ from it in one property."""
     if _types(mine) != {"object"}:
         return None
     own = mine.get("properties", {})

@@ -1,4 +1,4 @@
-"""Objects: which properties there may be, which there must be, and how many."""
+"""Keywords of objects: allowed properties, required properties and their number."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from .words import ANNOTATIONS, OBJECT, OPEN, Node, matches, only_matches, patte
 
 
 class Objects(Base):
-    """What a part says of objects."""
+    """Translates the keywords of objects."""
 
     def _objects(self) -> None:
         given, out = self.given, self.out
@@ -45,8 +45,10 @@ class Objects(Base):
         self._sizes()
 
     def _absorb(self, properties: Node, patterns: Node) -> None:
-        """Drop patterns that only listed names match: after those names the compiler would wait for
-        one more, and there is none."""
+        """Drop patterns that only listed names match.
+
+        The compiler would expect a further name under such a pattern, and none exists.
+        """
         for key in list(patterns) if properties else ():
             if only_matches(key, properties):
                 part = patterns.pop(key)
@@ -56,7 +58,7 @@ class Objects(Base):
                         properties[name] = False if False in both else {"allOf": both}
 
     def _others(self, properties: Node, patterned: bool) -> Subschema:
-        """What properties that are not listed may be."""
+        """The schema of properties that are not listed."""
         given = self.given
         if "additionalProperties" in given:
             return self.child(given["additionalProperties"], "additionalProperties")
@@ -82,7 +84,7 @@ class Objects(Base):
         )
 
     def _close(self) -> None:
-        """An object that is described in several parts gets no properties but those they name."""
+        """Close an object that several parts describe: only named properties are allowed."""
         keys = self.given.keys()
         if self.alone or not self.whole or self.passes or "minProperties" in keys or OPEN & keys:
             return
@@ -93,7 +95,7 @@ class Objects(Base):
             self.out["additionalProperties"] = False
 
     def _named(self, schema: Subschema, depth: int) -> list[str] | None:
-        """The properties that a schema or its parts name; None when one allows others."""
+        """The properties that a schema and its parts name; None if one of them allows others."""
         if not isinstance(schema, Mapping) or depth > 16:
             return []
         if depth and OPEN & schema.keys() and schema.get("additionalProperties") is not False:
@@ -115,7 +117,7 @@ class Objects(Base):
         return [*names, *schema.get("properties", ()), *schema.get("required", ())]
 
     def _evaluated(self, schema: Subschema) -> list[str]:
-        """Names of properties that other schemas of the same object certainly look at."""
+        """Names of properties that other schemas of the same object constrain in every case."""
         schema = (
             self._look(schema)
             if isinstance(schema, Mapping) and set(schema) == {"$ref"}
@@ -132,7 +134,7 @@ class Objects(Base):
     def _names(
         self, properties: Node, patterns: Node, others: Subschema
     ) -> tuple[Node, Node, Subschema]:
-        """propertyNames: names that are listed are checked here, all others by a pattern."""
+        """Apply propertyNames: listed names are checked here, all others by a pattern."""
         rule = self._look(self.given["propertyNames"])
         properties = {n: p if self._valid(rule, n) else False for n, p in properties.items()}
         if isinstance(rule, bool):
@@ -159,7 +161,7 @@ class Objects(Base):
         return properties, {pattern: others} if others is not False else {}, False
 
     def _sizes(self) -> None:
-        """minProperties and maxProperties, by which properties are required and which are left out.
+        """Apply minProperties and maxProperties: require some properties, leave out others.
 
         Two unlisted properties may have the same name, so they never count for more than one.
         """

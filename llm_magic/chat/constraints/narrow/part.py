@@ -26,14 +26,14 @@ from .words import (
 
 
 class Part(Arrays, Objects):
-    """One part under work."""
+    """One part of a schema while it is translated."""
 
     def __init__(self, job: Work, given: Node, path: Path, resolver: Resolver, alone: bool) -> None:
         self.job, self.given, self.path, self.resolver = job, given, path, resolver
         in_place = IN_PLACE & given.keys()
         self.alone = alone and not in_place
         self.whole = alone  # no parent schema constrains this value; a sibling keyword may
-        # The only thing that applies here: what is in it stands alone as well.
+        # With a single in-place keyword, the schema inside it stands alone as well.
         meaning = KEYWORDS & given.keys()
         self.passes = alone and meaning <= {*in_place, "type"} and len(in_place) == 1
         self.out: Node = {}
@@ -69,7 +69,7 @@ class Part(Arrays, Objects):
     # ------------------------------------------------------------------ simple values
 
     def _exclusive_limits(self) -> None:
-        """Draft 4 had booleans beside minimum and maximum."""
+        """Convert draft 4, where exclusiveMinimum and exclusiveMaximum are booleans."""
         for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             flag = self.given.get(exclusive)
             if isinstance(flag, bool):
@@ -78,8 +78,11 @@ class Part(Arrays, Objects):
                     self.given[exclusive] = self.given.pop(limit)
 
     def _numbers(self) -> None:
-        """Limits that the compiler holds exactly, where the schema has none or wider ones: it reads
-        every number as a float of 64 bits. No exponents, and no endless digits."""
+        """Set limits that the compiler holds exactly, where the schema has none or wider ones.
+
+        The compiler reads every number as a 64-bit float. Numbers have no exponent and a bounded
+        count of digits.
+        """
         types = self.out.get("type", TYPES)
         kinds = {types} if isinstance(types, str) else set(types)
         given = {key: self.out.pop(key) for key in NUMERIC if key in self.out}
@@ -144,8 +147,10 @@ class Part(Arrays, Objects):
             self.all_of.append(self._one_of(given["oneOf"]))
 
     def _one_of(self, options: Sequence[Subschema]) -> Subschema:
-        """Each option narrowed so that no value of it is valid under another; those that cannot be
-        are left out. With none left it is refused."""
+        """Narrow each option so that no value of it is valid under another option.
+
+        Options that cannot be narrowed so are left out; if none is left, oneOf is refused.
+        """
         parts = []
         options = [self._typed(option) for option in options]
         for i, option in enumerate(options):
@@ -161,7 +166,7 @@ class Part(Arrays, Objects):
         return any_of(parts)
 
     def _typed(self, option: Subschema) -> Subschema:
-        """An option that says nothing of its type, with that of the whole."""
+        """The option; without a type of its own it gets the type of the whole part."""
         silent = isinstance(option, dict) and not {"type", "$ref", "enum", "const"} & option.keys()
         if silent and "type" in self.given and KEYWORDS & option.keys():
             return {"type": self.given["type"], **option}

@@ -1,4 +1,4 @@
-"""The keywords of JSON schema, by what is done with them, and what is put in the place of some."""
+"""The keywords of JSON schema by their treatment, and the replacements of formats."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -118,7 +118,7 @@ def any_of(parts: Sequence[Subschema]) -> Subschema:
 
 
 def pattern_fault(pattern: str) -> str:
-    """What the compiler says against a regular expression; "" if it takes it."""
+    """The compiler's objection to a regular expression; "" if it accepts it."""
     return size_fault(pattern) or _fault({"type": "string", "pattern": pattern})
 
 
@@ -140,7 +140,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def only_matches(pattern: str, texts: Iterable[str]) -> bool:
-    """Whether a regular expression is found in no text but these."""
+    """Whether a regular expression matches no other texts than these."""
     others = f"^{other_than(list(texts))}$"
     string = {"type": "string"}
     return bool(_fault({"allOf": [{**string, "pattern": pattern}, {**string, "pattern": others}]}))
