@@ -328,6 +328,32 @@ def _cache_file() -> Path:
 
 
 _SEAL = 16  # bytes
+# Held while sqlite runs, and while the process forks: a child that is copied in the middle of a
+# call would inherit sqlite's own locks, held by a thread that it does not have.
+_sqlite = threading.RLock()
+_FORK_PATIENCE = 5.0  # seconds: another process may hold the database for longer than this
+
+
+def _before_fork() -> None:
+    _sqlite.acquire(timeout=_FORK_PATIENCE)
+
+
+def _after_fork_in_parent() -> None:
+    with contextlib.suppress(RuntimeError):  # it was not ours to release: the wait timed out
+        _sqlite.release()
+
+
+def _after_fork_in_child() -> None:
+    global _sqlite
+    _sqlite = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
 
 
 def _seal(key: tuple[Any, ...], value: bytes) -> bytes:
@@ -352,14 +378,16 @@ class _Cursor(sqlite3.Cursor):
             *key, value = parameters
             parameters = (*key, value + _seal(tuple(key), value))
         try:
-            super().execute(sql, parameters)
+            with _sqlite:
+                super().execute(sql, parameters)
         except sqlite3.DatabaseError as error:  # full disk, read-only folder, damaged file
             if sql.startswith("SELECT"):
                 raise sqlite3.OperationalError(str(error)) from error  # tinygrad: no such entry
         return self
 
     def fetchone(self) -> Any:
-        row = super().fetchone()
+        with _sqlite:
+            row = super().fetchone()
         if row is None or self._key is None:
             return row
         sealed = row[0] if isinstance(row[0], bytes) else b""
@@ -372,11 +400,12 @@ class _Connection(sqlite3.Connection):
         return super().cursor(factory)
 
     def commit(self) -> None:
-        try:
-            super().commit()
-        except sqlite3.DatabaseError:
-            with contextlib.suppress(sqlite3.DatabaseError):
-                self.rollback()
+        with _sqlite:
+            try:
+                super().commit()
+            except sqlite3.DatabaseError:
+                with contextlib.suppress(sqlite3.DatabaseError):
+                    self.rollback()
 
     def __del__(self) -> None:
         self.close()  # its thread has ended
@@ -410,7 +439,8 @@ class _Database:
         here = self._threads
         # A forked child must not use its parent's connection.
         if getattr(here, "pid", None) != os.getpid():
-            here.connection, here.pid = self._connect(), os.getpid()
+            with _sqlite:
+                here.connection, here.pid = self._connect(), os.getpid()
         connection: sqlite3.Connection = here.connection
         return connection
 

@@ -135,8 +135,13 @@ class Engine:
     def _load(self) -> Model:
         try:
             loaded = self._open()
-        except (LLMError, OSError, MemoryError):
+        except (LLMError, MemoryError):
             raise
+        except OSError as e:
+            raise ModelError(
+                f"{self.path.name} cannot be loaded: {e.strerror or e}. The disk may be full, or "
+                "this process may not write files (see ulimit -f)"
+            ) from e
         except Exception as e:
             raise ModelError(f"{self.path.name} cannot be loaded: {type(e).__name__}: {e}") from e
         heap.trim()

@@ -27,6 +27,7 @@ from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
 from ..quants import QUANTS, dequantize, in_tile_blocks
 from ..room import check_fits
+from . import job
 from . import layout as lay
 from .layout import KINDS, up
 from .memory import Region
@@ -35,7 +36,6 @@ from .team import Command, Team, available_cores
 
 Progress = Callable[[str, int, int], None]
 MAX_ROWS = 512
-COMMANDS = {"nothing": 0, "step": 1, "pack": 2, "help": 3, "dismiss": 4, "summary": 5}
 LOGIT_BYTES = 32 << 20  # of one step: scoring a text must not take what its length says
 MIN_WANTED = 16
 
@@ -99,7 +99,7 @@ class KernelForward:
         self._kv, self._scratch, self._logits = self._sized(n_ctx, n_slots, self._slot, scratch)
         self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot
         self._plan = Region(self._layout.model.nbytes + self._layout.layers.nbytes)
-        words = lay.JOB_HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
+        words = job.HEAD + MAX_ROWS * (5 + 2 * lay.TOP_MAX)
         self._job = Region(words * 4)
         self._words: I32 = self._job.view(np.int32, words)
         self._team = Team(threads or available_cores())
@@ -175,8 +175,8 @@ class KernelForward:
         if n <= lay.SHARED_ROWS < self._before:
             self._scratch.discard(0)  # a prompt has been read: its rows are not needed any more
         self._before = n
-        words[0], words[1], words[2], words[3] = COMMANDS["step"], n, m, top
-        at = lay.JOB_HEAD
+        words[: len(job.WORDS)] = job.COMMAND["step"], n, m, top
+        at = job.HEAD
         for rows in (tokens, slots, positions, want):
             words[at : at + len(rows)] = rows
             at += MAX_ROWS
@@ -191,7 +191,7 @@ class KernelForward:
 
     def _summaries(self, m: int, top: int) -> RowSummaries:
         """What the last step wrote behind the job: argmax, log-sum-exp, ids and values by row."""
-        at = lay.JOB_HEAD + 4 * MAX_ROWS
+        at = job.HEAD + 4 * MAX_ROWS
         out = self._words[at : at + m * (1 + 2 * top)].copy()
         ids = out[m : m * (1 + top)].reshape(m, top)
         values = out[m * (1 + top) :].view(np.float32).reshape(m, top)
@@ -326,8 +326,8 @@ class KernelForward:
         done, total = 0, sum(m.tensor.nbytes for m in self._layout.matrices)
         for v in self._layout.vectors:
             self._weights.view(v.values.dtype, len(v.values), v.at)[:] = v.values
-        self._words[0] = COMMANDS["pack"]
-        entry = self._job.view(lay.PACK, 1, 16)
+        self._words[job.WORD["command"]] = job.COMMAND["pack"]
+        entry = self._job.view(lay.PACK, 1, 4 * job.PACK)
         self._team.ready()
         for m in self._layout.matrices:
             kind, data = in_tile_blocks(m.tensor)
@@ -380,9 +380,9 @@ def _commander(call: Callable[..., None], program: Any) -> Command:
     """Runs commands that concern the team alone. It keeps the program's code in memory."""
 
     def command(name: str, team: int) -> None:
-        job = np.zeros(lay.JOB_HEAD, np.int32)
-        job[0] = COMMANDS[name]
-        call(job.ctypes.data, None, None, None, None, None, team)
+        words = np.zeros(job.HEAD, np.int32)
+        words[job.WORD["command"]] = job.COMMAND[name]
+        call(words.ctypes.data, None, None, None, None, None, team)
         assert program is not None
 
     return command

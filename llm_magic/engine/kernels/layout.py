@@ -23,7 +23,6 @@ Read = Callable[[str], npt.NDArray[np.float32]]
 # Kind of tile (most are named after the ggml type) -> number in c/weights.h, in its order.
 _KINDS = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K Q2_K Q3_K IQ4_NL IQ4_XS MXFP4 SCALED"
 KINDS = {name: i for i, name in enumerate(_KINDS.split())}
-FLOATS = ("F32", "F16", "BF16")
 # Bytes of a block of 16 outputs x 32 inputs; bytes before every eighth block.
 BLOCK_BYTES = dict(
     zip(
@@ -45,7 +44,6 @@ MAX_HEAD, CHUNK, SPAN = 512, 64, 256  # c/attention.h
 SHARED_ROWS = 16  # c/model.h
 TOP_MAX = 32  # c/summary.h
 WORK_BYTES = 64 * (8 + 8 * TOP_MAX)  # c/summary.h: part_t[PARTS_MAX]
-JOB_HEAD = 16  # int32 before the rows
 ROW_BYTES = 128  # of a block of activations, at most: c/acts.h, c/isa_avx512amx.h
 
 MAT = np.dtype([("at", "i8"), ("kind", "i4"), ("n", "i4"), ("k", "i4"), ("pad", "i4")])

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from llm_magic.errors import DeviceError
 
+from . import job
+
 SOURCES = Path(__file__).parent / "c"
 
 
@@ -87,7 +89,7 @@ def choose(features: frozenset[str], forced: str | None = None) -> Target:
 def source(target: Target) -> str:
     """All C files of a variant as one translation unit (the compiler reads standard input)."""
     define = "#define LINUX 1\n" if sys.platform == "linux" else ""
-    return define + _expanded(SOURCES / "entry.c", target)
+    return f"{define}{job.declarations()}\n" + _expanded(SOURCES / "entry.c", target)
 
 
 def _expanded(path: Path, target: Target) -> str:

@@ -24,7 +24,6 @@ from tokenizers import models, pre_tokenizers
 
 from llm_magic.errors import GGUFError
 from llm_magic.events import Piece
-from llm_magic.utf8 import StreamDecoder
 
 from .pretokenizers import preset, splitters
 from .sentencepiece import spm_merges
@@ -227,10 +226,6 @@ class Tokenizer:
                 strip = False
             out += data
         return out.decode("utf-8", "replace")
-
-    def text_decoder(self, start: bool = False) -> StreamDecoder:
-        """A decoder for a stream of token bytes; `start` as in `decode`."""
-        return StreamDecoder(strip_space=start and self._vocabulary.add_space_prefix)
 
     # ------------------------------------------------------------------------- inside
 

@@ -100,13 +100,13 @@ INLINE acts_t acts_in(const acts_at *a, u8 *scratch) {
 
 static void step(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u8 *scratch,
                  float *logits, team_t *team) {
-  const i32 *rows = job + 16;
+  const i32 *rows = job + JOB_HEAD;
   step_t s;
   // Not `= {}`, which may become a call to memset: there is no library to link to.
   for (u64 i = 0; i < sizeof s / 4; i++) ((i32_u *)&s)[i] = 0;
   s.model = m, s.weights = weights, s.kv = kv, s.logits = logits, s.team = team;
   s.tokens = rows, s.slots = rows + m->max_rows, s.positions = rows + 2 * m->max_rows;
-  s.want = rows + 3 * m->max_rows, s.n = job[1], s.wanted = job[2];
+  s.want = rows + 3 * m->max_rows, s.n = job[JOB_ROWS], s.wanted = job[JOB_WANTED];
   s.threads = team->helpers + 1;
   s.x = (float *)(scratch + m->x), s.h = (float *)(scratch + m->h);
   s.qkv = (float *)(scratch + m->qkv), s.att = (float *)(scratch + m->att);
