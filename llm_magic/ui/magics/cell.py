@@ -35,6 +35,7 @@ from . import command_line, request, scope, screens, status
 from .cell_conversations import Talks
 from .commands import COMMANDS, scored
 from .interpolate import as_text, interpolate, tight_fields
+from .tool_outputs import of_their_own
 
 MAX_TOKENS = 256
 HELP = ("-h", "--help")  # what people try first
@@ -249,7 +250,8 @@ class LLMMagics(Magics):  # type: ignore[misc]
         with request.opened(self, ask, llm) as stream:
             if ask.prefill:
                 screen.event(Delta("answer", ask.prefill))
-            return screens.follow(stream, screen, self.keep)
+            with of_their_own(self.shell):
+                return screens.follow(stream, screen, self.keep)
 
     def _live(self, reply: Reply, llm: LLM, screen: screens.Screen) -> None:
         """The live view in a display of its own, which hides the other one while it is there."""

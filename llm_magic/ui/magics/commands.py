@@ -13,6 +13,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from llm_magic import branching
+from llm_magic import models as files
 from llm_magic.chat.reply import Reply
 from llm_magic.errors import RequestError
 from llm_magic.events import Message, Piece, Progress
@@ -38,7 +39,23 @@ def ask(nb: Notebook, rest: str) -> None:
     given, text = command_line.split(nb.parser(), rest)
     if not text.strip():
         raise UsageError(f"ask: there is no text to answer: %{nb.magic_name} ask TEXT")
-    nb.run(nb.parse(given), text)
+    nb.run(nb.parse(given), command_line.unquoted(text))
+
+
+def help_(nb: Notebook, rest: str) -> None:
+    """What there is, or the options of one command."""
+    nb.line(f"{rest.split()[0]} --help" if rest.strip() else "")
+
+
+def fetch(nb: Notebook, rest: str) -> None:
+    """Download a model, so that it loads without a network later."""
+    parser = command_parser(nb, "fetch")
+    parser.add_argument("name", nargs="?")
+    name = nb.name_of(parse(nb, parser, rest).name)
+    screen = screens.screen(nb.shell, nb.look(), name)
+    found = files.fetch(name, lambda stage, n, of: screen.event(Progress(stage, n, of)))
+    size = found.path.stat().st_size / 1e6
+    screen.say(status.note(f"{found.name} is on this machine ({size:,.0f} MB); it loads offline"))
 
 
 def load(nb: Notebook, rest: str) -> None:
@@ -343,6 +360,9 @@ def _reply(nb: Notebook, name: str | None) -> Reply:
 
 COMMANDS = {
     "ask": Command(ask, "[options of %%llm] TEXT", "answer one line"),
+    "help": Command(help_, "[COMMAND]", "what there is, or the options of a command"),
+    "?": Command(help_, "", "the same as help"),
+    "fetch": Command(fetch, "[NAME]", "download a model, so that it loads without a network"),
     "load": Command(
         load,
         "[NAME] [--ctx N] [--slots N] [--threads N] [--device D] [--cache-mb N]",

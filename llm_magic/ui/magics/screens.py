@@ -323,10 +323,28 @@ def screen(
         return QuietScreen()
     if is_terminal(shell):
         return TextScreen(look, model)
-    if look.docs:
+    if look.docs or not _updates_arrive(shell):
         return StillScreen(shell.display_pub.publish, look)
     publish = shell.display_pub.publish
     return CellScreen(publish, look, model, tokens=tokens, rate=rate, keep=keep)
+
+
+def _updates_arrive(shell: Any) -> bool:
+    """Whether an output can be updated where it goes now.
+
+    `%%capture` keeps every frame as an output of its own, and an Output widget (also those behind
+    `interact` and callbacks) shows the first frame and no later one.
+    """
+    if type(shell.display_pub).__name__ == "CapturingDisplayPublisher":
+        return False
+    # Only a notebook that uses widgets has imported it.
+    module = sys.modules.get("ipywidgets.widgets.widget_output")
+    parent = getattr(shell, "parent_header", None) or {}
+    running = parent.get("header", parent).get("msg_id")
+    if module is None or not running:
+        return True
+    widgets = list(getattr(sys.modules["ipywidgets.widgets.widget"], "_instances", {}).values())
+    return not any(isinstance(w, module.Output) and w.msg_id == running for w in widgets)
 
 
 def is_terminal(shell: Any) -> bool:
