@@ -288,8 +288,9 @@ _LABELS = {
     "dry_breakers": "DRY breakers",
 }  # fmt: skip
 _METAVARS = {"pair": "TAU,ETA", "texts": "TEXT", "bias": "TOKEN=X", "number": "X", "count": "N"}
+_HIGHEST = {"temperature": 5}
 _LOWEST = {"max_tokens": 1, "temperature": 0}  # for people; programs may pass less
-_COMMON = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+_COMMON = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "seed")  # in this order
 
 
 def _sampling(field: Field) -> Option:
@@ -301,7 +302,8 @@ def _sampling(field: Field) -> Option:
         if not words.startswith(("DRY", "XTC", "(")) else words,
         _EVERY, _SHORT.get(field.name, ""),
         _LABELS.get(field.name, field.name.replace("_", " ").capitalize()),
-        metavar=_METAVARS[field.kind], low=_LOWEST.get(field.name, field.low), high=field.high,
+        metavar=_METAVARS[field.kind],
+        low=_LOWEST.get(field.name, field.low), high=_HIGHEST.get(field.name, field.high),
         default="" if default is None else _in_words(default),
         more=field.name not in _COMMON, sampling=True,
     )  # fmt: skip
@@ -354,7 +356,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("grammar", "text", "Constraint", "a sentence of this grammar (Lark or GBNF)", _TALK,
            metavar="NAME", completes="variables"),
 
-    *map(_sampling, FIELDS.values()),
+    *(_sampling(FIELDS[name]) for name in (*_COMMON, *(n for n in FIELDS if n not in _COMMON))),
 
     Option("logprobs", "integer", "Output",
            "record the N most likely tokens per step and shade the answer by probability", _TALK,
@@ -393,7 +395,7 @@ def at(place: Place) -> tuple[Option, ...]:
     """The options that can be given in a place, in the order of the table.
 
     >>> [option.name for option in at("branch")][:3]
-    ['max_tokens', 'min_tokens', 'stop']
+    ['temperature', 'max_tokens', 'top_p']
     """
     return tuple(option for option in OPTIONS if place in option.at)
 

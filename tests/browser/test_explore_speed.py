@@ -18,7 +18,7 @@ from llm_magic.hub import hub
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.widgets.explorer.widget import Explorer
 def answer(request):
-    if isinstance(request.prompt, tuple):
+    if request.given:  # a branch
         return [" more%d" % i for i in range(400)]
     return [" word%d" % (i % 97) if i % 120 else ".\\n" for i in range(1000)]
 script = Scripted(answer, model="fake")
