@@ -112,7 +112,7 @@ def test_nothing_is_generated_when_the_constraint_is_wrong(toy):
 
 
 def test_the_mask_is_recorded_per_token(toy):
-    reply = toy.complete("hello", choices=["yes", "no"], logprobs=8)
+    reply = toy.complete("hello", regex="yes|no", logprobs=8)
     for token in reply.tokens:
         assert 0 < token.masked < 1
         assert not all(top.allowed for top in token.top)
@@ -136,7 +136,7 @@ def test_stop_strings_and_min_tokens_do_not_break_what_is_bound(toy):
 
 
 def test_a_budget_that_is_too_small_is_told(toy):
-    reply = toy.complete("hello", choices=["abcdefghij" * 3], max_tokens=3)
+    reply = toy.complete("hello", regex="(abcdefghij){3}", max_tokens=3)
     assert (reply.finish_reason, reply.parsed) == ("length", None)
 
 
