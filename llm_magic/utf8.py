@@ -4,6 +4,7 @@ Standard library only, so that all layers can share it.
 """
 
 import codecs
+import reprlib
 from typing import Any
 
 
@@ -53,6 +54,19 @@ def whole_json(value: object) -> Any:
         case list():
             return [whole_json(item) for item in value]
     return value
+
+
+_QUOTES = reprlib.Repr()
+_QUOTES.maxstring = _QUOTES.maxother = _QUOTES.maxlong = 80
+
+
+def quoted(value: object) -> str:
+    """A value of a file for a message, as Python writes it. A long one is cut in its middle.
+
+    >>> quoted("gpt5"), len(quoted("x" * 10_000_000))
+    ("'gpt5'", 80)
+    """
+    return _QUOTES.repr(value)
 
 
 # What a terminal obeys: C0 but for tab and line feed, DEL, C1. C0 and DEL have pictures in Unicode.

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_magic.errors import GGUFError, UnsupportedModelError
+from llm_magic.utf8 import quoted
 
 Metadata = Mapping[str, object]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -210,7 +211,7 @@ class _Keys:
         value = self.metadata.get(self.name(key), default)
         if isinstance(value, list | tuple | np.ndarray) and len(value):
             if len(distinct := {str(v) for v in value}) > 1:
-                listed = ", ".join(sorted(distinct)[:8])
+                listed = ", ".join(v[:80] for v in sorted(distinct)[:8])
                 raise UnsupportedModelError(
                     f"{self.name(key)} differs between layers ({listed}): not supported"
                 )
@@ -221,7 +222,7 @@ class _Keys:
             raise GGUFError(f"metadata lacks {self.name(key)}")
         # Above int32 no buffer of ours could index it.
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-            raise GGUFError(f"{self.name(key)} must be a positive integer, not {value!r}")
+            raise GGUFError(f"{self.name(key)} must be a positive integer, not {quoted(value)}")
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
@@ -231,7 +232,7 @@ class _Keys:
             raise GGUFError(f"metadata lacks {self.name(key)}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type,operator]
-            raise GGUFError(f"{self.name(key)} must be a positive number, not {value!r}")
+            raise GGUFError(f"{self.name(key)} must be a positive number, not {quoted(value)}")
         return float(value)  # type: ignore[arg-type]
 
     def optional(self, key: str) -> float | None:
@@ -339,7 +340,7 @@ def read_config(metadata: Metadata, shapes: Shapes) -> Config:
     if (row := ARCHITECTURES.get(name)) is None:
         why = "is recurrent: it keeps a state, not a KV cache" if name in RECURRENT else ""
         raise UnsupportedModelError(
-            f"architecture {name!r} {why or 'is not supported'}; "
+            f"architecture {quoted(name)} {why or 'is not supported'}; "
             f"supported: {', '.join(sorted(ARCHITECTURES))}"
         )
     config = _config(name, row, _Keys(name, metadata), shapes)
@@ -416,7 +417,8 @@ def _rope(keys: _Keys, pairs: Pairs, head_dim: int) -> Rope:
         linear = keys.real("rope.scaling.factor")
     elif not isinstance(scaling, str) or scaling != "none":
         raise UnsupportedModelError(
-            f"rope scaling {scaling!r} is not supported; supported: none, linear, rope_freqs.weight"
+            f"rope scaling {quoted(scaling)} is not supported; supported: none, linear, "
+            "rope_freqs.weight"
         )
     elif old := keys.optional("rope.scale_linear"):  # files from before rope.scaling.*
         linear = old
@@ -459,5 +461,5 @@ def _check_tensors(config: Config, shapes: Shapes) -> None:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:8])
+    shown = ", ".join(name[:80] for name in sorted(names)[:8])
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -223,7 +223,7 @@ class _Shard:
     def split(self, key: str, default: int) -> int:
         value = self.metadata.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise GGUFError(f"{self.path}: {key} is {value!r}, not a count")
+            raise GGUFError(f"{self.path}: {key} is {_short(value)}, not a count")
         return value
 
 
@@ -248,8 +248,8 @@ def _read_set(opened: _Shard, count: int) -> Iterator[_Shard]:
         if shard.split("split.count", 0) != count or shard.split("split.no", -1) != no:
             raise GGUFError(
                 f"{shard.path}: the name says file {no + 1} of {count}, but split.no is "
-                f"{shard.metadata.get('split.no')!r} (counted from 0) and split.count is "
-                f"{shard.metadata.get('split.count')!r}: files of a set were renamed or mixed"
+                f"{_short(shard.metadata.get('split.no'))} (counted from 0) and split.count is "
+                f"{_short(shard.metadata.get('split.count'))}: files of a set were renamed or mixed"
             )
         yield shard
 

@@ -249,7 +249,7 @@ def check_supported(gguf: GGUF) -> None:
     parts = []
     for kind, names in unknown.items():
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-        parts.append(f"{kind}: {', '.join(names[:LISTED])}{more}")
+        parts.append(f"{kind}: {', '.join(name[:80] for name in names[:LISTED])}{more}")
     have = ", ".join(q.name for q in QUANTS.values())
     raise UnsupportedModelError(
         f"{gguf.path.name} has tensors of unsupported types: {'; '.join(parts)}. Supported: {have}"

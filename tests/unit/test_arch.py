@@ -203,6 +203,20 @@ def test_other_model_types_are_refused_with_their_name(llama, name):
     assert text == f"architecture {name!r} is not supported; supported: {known}"
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "general.architecture",
+        "llama.block_count",
+        "llama.rope.freq_base",
+        "llama.rope.scaling.type",
+    ],
+)
+@pytest.mark.parametrize("value", ["x" * 1_000_000, ["x" * 1_000_000, "y"], np.ones(1_000_000)])
+def test_a_value_of_any_length_gives_a_short_message(llama, key, value):
+    assert len(refused(ModelError, *llama, keys={key: value})) < 400
+
+
 REQUIRED = (
     "block_count",
     "context_length",

@@ -22,7 +22,7 @@ from llm_magic.engine.tokenizer.pretokenizers import PRESETS, preset, split
 from llm_magic.engine.tokenizer.specials import SpecialFinder
 from llm_magic.engine.tokenizer.tokenizer import BYTE_LEVEL, Tokenizer, build_tokenizer
 from llm_magic.engine.tokenizer.vocabulary import Kind, read_vocabulary
-from llm_magic.errors import GGUFError, UnsupportedModelError
+from llm_magic.errors import GGUFError, ModelError, UnsupportedModelError
 from llm_magic.events import Piece
 from llm_magic.utf8 import StreamDecoder
 
@@ -711,12 +711,31 @@ def spm_(**keys: Any) -> dict[str, Any]:
     return spm_metadata(["a"]) | {G + k: v for k, v in keys.items()}
 
 
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        bpe(model=LONG),
+        bpe(pre=LONG),
+        bpe(eos_token_id=LONG),
+        bpe(merges=[LONG]),
+        bpe(tokens=[LONG, LONG]),
+    ],
+)
+def test_a_text_of_any_length_gives_a_short_message(metadata: dict[str, Any]) -> None:
+    with pytest.raises(ModelError) as error:
+        build_tokenizer(metadata)
+    assert len(str(error.value)) < 800
+
+
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
         (without(bpe(), "model"), "model is missing"),
-        (bpe(model=7), "model is a int"),
-        (bpe(pre=7), "pre is a int"),
+        (bpe(model=7), "model has the type int"),
+        (bpe(pre=7), "pre has the type int"),
         (without(bpe(), "tokens"), "tokens is missing"),
         (bpe(tokens=[]), "tokens is empty"),
         (bpe(tokens=np.zeros(4)), "tokens is not a list of strings"),
@@ -737,7 +756,7 @@ def spm_(**keys: Any) -> dict[str, Any]:
         (bpe(padding_token_id=1e3), "padding_token_id is not a token id"),
         (bpe(add_bos_token=True), "no bos_token_id"),
         (bpe(add_eos_token=True), "no eos_token_id"),
-        (bpe(add_bos_token="yes"), "add_bos_token is a str"),
+        (bpe(add_bos_token="yes"), "add_bos_token has the type str"),
         (without(spm_(), "scores"), "scores is missing"),
         (spm_(scores=np.zeros(4, np.float32)), "scores has 4 entries"),
         (spm_(scores=np.full(260, np.nan, np.float32)), r"scores\[0\] is not a number"),

@@ -22,6 +22,7 @@ from tokenizers import PreTokenizedString, Regex
 from tokenizers.pre_tokenizers import PreTokenizer, Sequence, Split
 
 from llm_magic.errors import UnsupportedModelError
+from llm_magic.utf8 import quoted
 
 # `(?i:...)` is spelled out: case folding would also take U+017F for "s" and U+212A for "k".
 _ENDINGS = r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
@@ -124,7 +125,7 @@ def preset(name: str) -> Preset:
     found = PRESETS.get(name)
     if found is None:
         raise UnsupportedModelError(
-            f"pre-tokenizer {name!r} is not supported (known: {', '.join(sorted(PRESETS))})"
+            f"pre-tokenizer {quoted(name)} is not supported (known: {', '.join(sorted(PRESETS))})"
         )
     return found
 

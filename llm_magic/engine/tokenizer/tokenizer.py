@@ -24,6 +24,7 @@ from tokenizers import models, pre_tokenizers
 
 from llm_magic.errors import GGUFError
 from llm_magic.events import Piece
+from llm_magic.utf8 import quoted
 
 from .pretokenizers import preset, splitters
 from .sentencepiece import spm_merges
@@ -302,7 +303,7 @@ def _bpe_merges(v: Vocabulary) -> list[tuple[str, str]]:
         cut = merge.find(" ", 1)
         left, right = merge[:cut], merge[cut + 1 :]
         if cut < 0 or left not in ids or right not in ids or left + right not in ids:
-            raise GGUFError(f"tokenizer.ggml.merges[{i}] does not join tokens: {merge!r}")
+            raise GGUFError(f"tokenizer.ggml.merges[{i}] does not join tokens: {quoted(merge)}")
         pairs[left, right] = None
     return list(pairs)
 

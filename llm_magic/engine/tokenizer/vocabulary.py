@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from llm_magic.errors import GGUFError, ModelWarning, UnsupportedModelError
+from llm_magic.utf8 import quoted
 
 from .pretokenizers import preset
 
@@ -289,7 +290,7 @@ class _Specials:
         out = []
         for v in values:
             if isinstance(v, bool) or not isinstance(v, int | np.integer):
-                raise GGUFError(f"{where} is not a token id: {v!r}")
+                raise GGUFError(f"{where} is not a token id: {quoted(v)}")
             if int(v) in (-1, 0xFFFFFFFF):
                 continue
             if not 0 <= int(v) < len(self.kinds):
@@ -318,7 +319,9 @@ def _is_spm(metadata: Mapping[str, Any]) -> bool:
     if model is None:
         raise GGUFError(f"{PREFIX}model is missing: the file has no tokenizer")
     if model not in ("gpt2", "llama"):
-        raise UnsupportedModelError(f"tokenizer model {model!r} is not supported (gpt2, llama)")
+        raise UnsupportedModelError(
+            f"tokenizer model {quoted(model)} is not supported (gpt2, llama)"
+        )
     return model == "llama"
 
 
@@ -327,7 +330,7 @@ def _typed(metadata: Mapping[str, Any], key: str, kind: type[T], default: D) -> 
         return default
     value = metadata[PREFIX + key]
     if not isinstance(value, kind):
-        raise GGUFError(f"{PREFIX}{key} is a {type(value).__name__}, not a {kind.__name__}")
+        raise GGUFError(f"{PREFIX}{key} has the type {type(value).__name__}, not {kind.__name__}")
     return value
 
 
@@ -355,7 +358,7 @@ def _ids(texts: list[str]) -> dict[str, int]:
     if len(ids) != len(texts):
         twice = next(i for i, text in enumerate(texts) if ids[text] != i)
         where = f"{twice} and {ids[texts[twice]]}"
-        raise GGUFError(f"{PREFIX}tokens has the same text {texts[twice]!r} at {where}")
+        raise GGUFError(f"{PREFIX}tokens has the same text {quoted(texts[twice])} at {where}")
     return ids
 
 
