@@ -36,7 +36,7 @@ from llm_magic.models.cache import cache_dir
 from llm_magic.sampling import Sampling
 
 pytestmark = [
-    pytest.mark.timeout(0),
+    pytest.mark.timeout(600 + 3 * int(os.environ.get("LLM_MAGIC_FUZZ", "0"))),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does"),
 ]
 
