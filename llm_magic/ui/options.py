@@ -26,8 +26,6 @@ Biases = tuple[tuple[int | str, float], ...]
 Value = str | int | float | bool | tuple[str, ...] | tuple[float, float] | Biases
 
 MAX_TEXT = 100_000  # characters of a text that a page may send
-_BAR = re.compile(r"(?<!\\)\|")
-_COMMA = re.compile(r"(?<!\\),")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +194,7 @@ def _bounded(option: Option, number: float, value: object, said: str) -> None:
 
 def _texts(option: Option, value: object, said: str) -> Value:
     if isinstance(value, str):
-        return tuple(filter(None, (unescaped(part, "|") for part in _BAR.split(value))))
+        return tuple(filter(None, (unescaped(part, "|") for part in _split(value, "|"))))
     if isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
         return tuple(whole(text) for text in value if text)
     raise RequestError(f"{said}: {clip(value)} is not a text or a list of texts")
@@ -205,9 +203,10 @@ def _texts(option: Option, value: object, said: str) -> Value:
 def _biases(option: Option, value: object, said: str) -> Value:
     pairs: list[Sequence[object]]
     if isinstance(value, str):
-        parts = [part.rpartition("=") for part in _COMMA.split(value) if part.strip()]
+        parts = [part.rpartition("=") for part in _split(value, ",") if part.strip()]
         pairs = [
-            (unescaped(key.lstrip(), ",") if sep else "", number) for key, sep, number in parts
+            (unescaped(key.lstrip() if len(parts) > 1 else key, ",") if sep else "", number)
+            for key, sep, number in parts
         ]
     elif isinstance(value, Mapping):
         pairs = [*value.items()]
@@ -252,19 +251,25 @@ def clip(value: object) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
+def _split(text: str, mark: str) -> list[str]:
+    """The parts between marks; a mark behind a backslash, itself not escaped, belongs to a part."""
+    return [m[0] for m in re.finditer(rf"(?:\\.|[^\\{mark}]|\\$)+", text, re.DOTALL)]
+
+
 def unescaped(text: str, mark: str = "") -> str:
-    r"""A text as typed on one line: \n and \t mean a line end and a tab.
+    r"""A text as typed on one line: \n, \t, \s and \\ mean a line end, a tab, a space, a backslash.
 
     >>> unescaped(r"a\nb")
     'a\nb'
     """
-    if mark:
-        text = text.replace("\\" + mark, mark)
-    return text.replace("\\n", "\n").replace("\\t", "\t")
+    known = {"n": "\n", "t": "\t", "s": " ", "\\": "\\", **({mark: mark} if mark else {})}
+    return re.sub(r"\\(.)", lambda m: known.get(m[1], m[0]), text)
 
 
 def _escaped(text: str, mark: str) -> str:
-    return text.replace("\n", "\\n").replace("\t", "\\t").replace(mark, "\\" + mark)
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+    text = text.replace(mark, "\\" + mark)
+    return "\\s" + text[1:] if text.startswith(" ") else text
 
 
 # ----------------------------------------------------------------------------- the table
