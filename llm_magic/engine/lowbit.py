@@ -48,7 +48,7 @@ def scaled_blocks(block: Scaled) -> U8:
 # ----------------------------------------------------------------------------- parts of blocks
 
 
-def _half(raw: U8, at: int) -> F32:
+def half(raw: U8, at: int) -> F32:
     """The float16 at byte `at` of every block, [n]."""
     return np.ascontiguousarray(raw[:, at : at + 2]).view("<f2").astype(np.float32)[:, 0]
 
@@ -113,20 +113,20 @@ def _iq2_xxs(raw: U8) -> Scaled:
     rows = raw[:, 2:].reshape(len(raw), 8, 8)[..., :4]
     q = _signed(_codebook("IQ2_XXS")[rows], signs)
     scale = np.repeat(_odd((words[..., 1] >> 28).astype(np.uint8)), 2, axis=1)
-    return Scaled(_half(raw, 0) * np.float32(0.125), scale, q.reshape(-1, SUPER))
+    return Scaled(half(raw, 0) * np.float32(0.125), scale, q.reshape(-1, SUPER))
 
 
 def _iq2_xs(raw: U8) -> Scaled:
     words = _words(raw[:, 2:66], "<u2")  # 9 bits: a row of the grid, 7: signs
     q = _signed(_codebook("IQ2_XS")[words & 511], _even_signs()[words >> 9])
-    return Scaled(_half(raw, 0) * np.float32(0.125), _odd(_pairs(raw[:, 66:])), q.reshape(-1, 256))
+    return Scaled(half(raw, 0) * np.float32(0.125), _odd(_pairs(raw[:, 66:])), q.reshape(-1, 256))
 
 
 def _iq2_s(raw: U8) -> Scaled:
     high = raw[:, 66:74, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3
     rows = raw[:, 2:34] | high.reshape(len(raw), -1).astype(np.uint16) << 8
     q = _signed(_codebook("IQ2_S")[rows].reshape(-1, SUPER), _bits(raw[:, 34:66]))
-    return Scaled(_half(raw, 0) * np.float32(0.125), _odd(_pairs(raw[:, 74:])), q)
+    return Scaled(half(raw, 0) * np.float32(0.125), _odd(_pairs(raw[:, 74:])), q)
 
 
 # ----------------------------------------------------------------------------- codebooks of 3 bits
@@ -137,13 +137,13 @@ def _iq3_xxs(raw: U8) -> Scaled:
     signs = _even_signs()[words[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127]
     q = _signed(_codebook("IQ3_XXS")[raw[:, 2:66]].reshape(-1, SUPER), signs)
     scale = np.repeat(_odd((words >> 28).astype(np.uint8)), 2, axis=1)
-    return Scaled(_half(raw, 0) * np.float32(0.25), scale, q)
+    return Scaled(half(raw, 0) * np.float32(0.25), scale, q)
 
 
 def _iq3_s(raw: U8) -> Scaled:
     rows = raw[:, 2:66] | _bits(raw[:, 66:74]).astype(np.uint16) << 8
     q = _signed(_codebook("IQ3_S")[rows].reshape(-1, SUPER), _bits(raw[:, 74:106]))
-    return Scaled(_half(raw, 0), np.repeat(_odd(_pairs(raw[:, 106:])), 2, axis=1), q)
+    return Scaled(half(raw, 0), np.repeat(_odd(_pairs(raw[:, 106:])), 2, axis=1), q)
 
 
 # ----------------------------------------------------------------------------- below 2 bits
@@ -162,7 +162,7 @@ def _iq1_s(raw: U8) -> Scaled:
     rows = raw[:, 2:34].reshape(-1, 8, 4) | more
     q = _shifted(rows, np.repeat(high >> 15 == 1, 4, axis=1).reshape(-1, 8, 4))
     scale = np.repeat(_odd((high >> 12 & 7).astype(np.uint8)), 2, axis=1)
-    return Scaled(_half(raw, 0) * np.float32(0.125), scale, q.reshape(-1, SUPER))
+    return Scaled(half(raw, 0) * np.float32(0.125), scale, q.reshape(-1, SUPER))
 
 
 def _iq1_m(raw: U8) -> Scaled:
@@ -188,12 +188,12 @@ def _tq1_0(raw: U8) -> Scaled:
 
     parts = (digits(raw[:, :32], 5), digits(raw[:, 32:48], 5), digits(raw[:, 48:52], 4))
     q = (np.concatenate(parts, axis=1).astype(np.uint16) * 3 >> 8).astype(np.int8) - np.int8(1)
-    return Scaled(_half(raw, 52), np.broadcast_to(_PLAIN, (len(raw), 16)), q)
+    return Scaled(half(raw, 52), np.broadcast_to(_PLAIN, (len(raw), 16)), q)
 
 
 def _tq2_0(raw: U8) -> Scaled:
     q = _quarters(raw[:, :64]).astype(np.int8) - np.int8(1)
-    return Scaled(_half(raw, 64), np.broadcast_to(_PLAIN, (len(raw), 16)), q)
+    return Scaled(half(raw, 64), np.broadcast_to(_PLAIN, (len(raw), 16)), q)
 
 
 SCALED = {
@@ -216,8 +216,8 @@ def q2_k(raw: U8, out: F32) -> None:
     """16 groups of 16: a 4-bit scale and a 4-bit minimum each, values of 2 bits."""
     groups = out.reshape(-1, 16, 16)
     groups[...] = _quarters(raw[:, 16:80]).reshape(groups.shape)
-    groups *= (_half(raw, 80)[:, None] * (raw[:, :16] & 15))[:, :, None]
-    groups -= (_half(raw, 82)[:, None] * (raw[:, :16] >> 4))[:, :, None]
+    groups *= (half(raw, 80)[:, None] * (raw[:, :16] & 15))[:, :, None]
+    groups -= (half(raw, 82)[:, None] * (raw[:, :16] >> 4))[:, :, None]
 
 
 def q3_k(raw: U8, out: F32) -> None:
@@ -228,7 +228,7 @@ def q3_k(raw: U8, out: F32) -> None:
     low = np.concatenate([raw[:, 96:104] & 15, raw[:, 96:104] >> 4], axis=1)
     two = raw[:, None, 104:108] >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     scale = (low | two.reshape(n, 16) << 4).astype(np.int8) - np.int8(32)
-    values(Scaled(_half(raw, 108), scale, q), out)
+    values(Scaled(half(raw, 108), scale, q), out)
 
 
 # The 16 values of IQ4_NL and IQ4_XS (ggml's kvalues_iq4nl), and of 4-bit floats (E2M1) doubled.
@@ -244,7 +244,7 @@ def _nibbles(raw: U8, group: int) -> U8:
 
 def iq4_nl(raw: U8, out: F32) -> None:
     out[...] = IQ4[_nibbles(raw[:, 2:], 16).reshape(out.shape)]
-    out *= _half(raw, 0)[:, None]
+    out *= half(raw, 0)[:, None]
 
 
 def iq4_xs(raw: U8, out: F32) -> None:
@@ -252,7 +252,7 @@ def iq4_xs(raw: U8, out: F32) -> None:
     scale = (_pairs(raw[:, 4:8]) | high.astype(np.uint8) << 4).astype(np.int8) - np.int8(32)
     groups = out.reshape(-1, 8, 32)
     groups[...] = IQ4[_nibbles(raw[:, 8:], 16)]
-    groups *= (_half(raw, 0)[:, None] * scale)[:, :, None]
+    groups *= (half(raw, 0)[:, None] * scale)[:, :, None]
 
 
 def mxfp4(raw: U8, out: F32) -> None:
