@@ -17,8 +17,21 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Capability = Literal[
-    "complete", "chat", "given", "logprobs", "tokenize", "score", "choices", "tools", "constraint"
+    "complete",
+    "chat",
+    "given",
+    "logprobs",
+    "tokenize",
+    "score",
+    "choices",
+    "tools",
+    "constraint",
+    "embed",
+    "rerank",
 ]
+# How the vectors of a text's tokens become one: their mean, the last or the first ("cls") of them,
+# or not at all.
+Pooling = Literal["mean", "last", "cls", "none"]
 CAPABILITIES: frozenset[Capability] = frozenset(get_args(Capability))
 
 
@@ -176,6 +189,27 @@ class Provider(Protocol):
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Log-probabilities of the next token at each position, [len(ids), vocabulary]."""
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling | None = None, truncate: bool = False
+    ) -> "list[npt.NDArray[np.float32]]":
+        """The vector of each text, not normalised: float32 [dim], [tokens, dim] where pooling is
+        "none".
+
+        Args:
+            texts: The texts; none of them is empty.
+            pooling: How the vectors of tokens become one; None: as the model was trained.
+            truncate: Whether a text that does not fit the context is cut, with a ModelWarning.
+
+        Raises:
+            ContextOverflowError: A text does not fit and is not to be cut.
+        """
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """How well each document answers the query, in the order of the documents.
+
+        Greater is better; the scale is the model's own.
+        """
 
     def status(self) -> object:
         """What is loaded and how busy it is."""

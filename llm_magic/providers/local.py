@@ -20,7 +20,7 @@ from ..chat.exchanges import exchanges, shortened
 from ..chat.parsing.router import Router
 from ..chat.reply import Fold
 from ..chat.stream import Continued, Source, TokenStream
-from ..errors import ContextOverflowError, EngineError, RequestError
+from ..errors import ContextOverflowError, EngineError, RequestError, UnsupportedError
 from ..events import (
     Choices,
     Constraint,
@@ -32,11 +32,12 @@ from ..events import (
     Sampling,
     Token,
 )
-from ..provider import CAPABILITIES, RenderedPrompt, Request
+from ..provider import CAPABILITIES, Pooling, RenderedPrompt, Request
 from ..sampling import FIELDS
 from . import scoring
 from .choices import MAX_CHOICES, ChoiceSource, Scorer
 from .choices import check as check_choices
+from .relevance import judge
 
 if TYPE_CHECKING:
     import numpy as np
@@ -560,6 +561,17 @@ class Local:
             text = self._engine.loaded().tokenizer.token_bytes
             scored = [Token(i, text(i), None, None) for i in ids]
         return tuple(replace(t, forced=True) for t in scored)
+
+    # ------------------------------------------------------------------ texts as numbers
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling | None = None, truncate: bool = False
+    ) -> "list[npt.NDArray[np.float32]]":
+        raise UnsupportedError("embed", "vectors of texts need an embedding model")
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """The probability of "yes" against "no" where the model is asked about each document."""
+        return judge(self, query, documents)
 
     # ------------------------------------------------------------------ scoring
 

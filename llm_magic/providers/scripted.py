@@ -33,7 +33,7 @@ from ..events import (
     Top,
     Usage,
 )
-from ..provider import CAPABILITIES, Capability, RenderedPrompt, Request
+from ..provider import CAPABILITIES, Capability, Pooling, RenderedPrompt, Request
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ class Scripted:
     """
 
     # It follows no constraint, but reads the value of an answer that was written to fit one.
-    capabilities: frozenset[Capability] = CAPABILITIES - {"score", "choices"}
+    capabilities: frozenset[Capability] = CAPABILITIES - {"score", "choices", "embed", "rerank"}
 
     def __init__(
         self,
@@ -143,6 +143,14 @@ class Scripted:
 
     def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
         raise UnsupportedError("choices")
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling | None = None, truncate: bool = False
+    ) -> "list[npt.NDArray[np.float32]]":
+        raise UnsupportedError("embed")
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
+        raise UnsupportedError("rerank")
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         raise UnsupportedError("score", "a script has no log-probabilities of given ids")

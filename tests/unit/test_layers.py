@@ -28,6 +28,7 @@ LEVELS = {
         {"chat"},
         {"provider"},
         {"providers", "arguments"},
+        {"embedding"},
         {"llm"},
         {"hub"},
         {"branching", "bench"},
