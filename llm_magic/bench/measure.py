@@ -401,7 +401,7 @@ def _settings(threads: int, rounds: int, quick: bool) -> dict[str, str]:
 
 
 def _machine() -> dict[str, str]:
-    from ..engine.device import cpu_features
+    from ..engine.cpu import cpu_features
 
     wide = ("amx_bf16", "avx512_vnni", "avx_vnni", "avx2", "asimddp")
     return {

@@ -16,25 +16,22 @@ import mmap
 import os
 import re
 import stat
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ..errors import GGUFError, ModelError, ModelNotFoundError
+from .gguf_fields import FieldReader, read_value, short
 
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
 READ = 1 << 26  # bytes of one read call
 MAX_ELEMENTS = 2**63  # ggml counts elements in int64
-MAX_NAME = 65535  # the specification's limit for keys
-MAX_STRING = 2**28  # far above any template
-MAX_ARRAY = 2**24  # far above any vocabulary
 KV_MIN, TENSOR_MIN = 13, 33  # bytes of the shortest possible entry: sizes are checked by them
 
 # Type ids that ggml once had; their sizes are gone with them.
@@ -50,12 +47,6 @@ REMOVED_TYPES = {
 }
 OLD_FORMATS = (b"ggml", b"lmgg", b"fmgg", b"ggmf", b"tjgg", b"ggjt", b"algg", b"ggla")
 SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.S)
-
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_BOOL, _STRING, _ARRAY = 7, 8, 9
-_NUMBERS = (0, "u1"), (1, "i1"), (2, "u2"), (3, "i2"), (4, "u4"), (5, "i4"), (6, "f4")
-_NUMBERS_64 = (10, "u8"), (11, "i8"), (12, "f8")
-_DTYPES = {kind: np.dtype("<" + code) for kind, code in _NUMBERS + _NUMBERS_64}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +178,7 @@ def open_gguf(path: str | os.PathLike[str], *, vocab_only: bool = False) -> GGUF
         for name, info in part.tensors.items():
             if name in tensors:
                 where = f"{tensors[name].path.name} and {part.path.name}"
-                raise GGUFError(f"tensor {_short(name)} is in two files of the set: {where}")
+                raise GGUFError(f"tensor {short(name)} is in two files of the set: {where}")
             tensors[name] = info
     if count > 1:
         total = shards[0].split("split.tensors.count", len(tensors))
@@ -223,7 +214,7 @@ class _Shard:
     def split(self, key: str, default: int) -> int:
         value = self.metadata.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise GGUFError(f"{self.path}: {key} is {_short(value)}, not a count")
+            raise GGUFError(f"{self.path}: {key} is {short(value)}, not a count")
         return value
 
 
@@ -248,8 +239,8 @@ def _read_set(opened: _Shard, count: int) -> Iterator[_Shard]:
         if shard.split("split.count", 0) != count or shard.split("split.no", -1) != no:
             raise GGUFError(
                 f"{shard.path}: the name says file {no + 1} of {count}, but split.no is "
-                f"{_short(shard.metadata.get('split.no'))} (counted from 0) and split.count is "
-                f"{_short(shard.metadata.get('split.count'))}: files of a set were renamed or mixed"
+                f"{short(shard.metadata.get('split.no'))} (counted from 0) and split.count is "
+                f"{short(shard.metadata.get('split.count'))}: files of a set were renamed or mixed"
             )
         yield shard
 
@@ -275,7 +266,7 @@ def _map(path: Path) -> mmap.mmap:
 
 def _read_shard(path: Path) -> _Shard:
     buf = _map(path)
-    r = _Reader(buf, path)
+    r = FieldReader(buf, path)
     _check_magic(r)
     version = _check_version(r)
     n_tensors = r.count("tensor count", TENSOR_MIN)
@@ -286,9 +277,9 @@ def _read_shard(path: Path) -> _Shard:
         at = r.pos
         key = r.name(f"key of metadata entry {i}")
         if key in metadata:
-            r.fail(f"key of metadata entry {i}", f"{_short(key)} occurs twice", at)
+            r.fail(f"key of metadata entry {i}", f"{short(key)} occurs twice", at)
         at = r.pos
-        metadata[key] = _value(r, key)
+        metadata[key] = read_value(r, key)
         if key == "general.alignment":
             alignment = _alignment(r, metadata[key], at)
     entries = [_tensor_entry(r, i) for i in range(n_tensors)]
@@ -301,7 +292,7 @@ def _read_shard(path: Path) -> _Shard:
     return _Shard(path, version, metadata, tensors, buf, file)
 
 
-def _check_magic(r: "_Reader") -> None:
+def _check_magic(r: "FieldReader") -> None:
     magic = bytes(r.buf[:4])
     if magic == b"GGUF":
         r.pos = 4
@@ -320,7 +311,7 @@ def _check_magic(r: "_Reader") -> None:
     r.fail("magic", f"not a GGUF file: {why}", 0)
 
 
-def _check_version(r: "_Reader") -> int:
+def _check_version(r: "FieldReader") -> int:
     version = r.u32("version")
     if version & 0xFFFF == 0 and version:
         r.fail("version", "big-endian file; only little-endian files are supported", 4)
@@ -329,50 +320,10 @@ def _check_version(r: "_Reader") -> int:
     return version
 
 
-def _alignment(r: "_Reader", value: object, at: int) -> int:
+def _alignment(r: "FieldReader", value: object, at: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value & (value - 1):
-        r.fail("general.alignment", f"{_short(value)} is not a power of two", at)
+        r.fail("general.alignment", f"{short(value)} is not a power of two", at)
     return value
-
-
-def _value(r: "_Reader", key: str) -> Any:
-    field = f"value of {_short(key)}"
-    kind = r.u32(f"type of {_short(key)}")
-    if kind == _STRING:
-        return r.string(field).decode("utf-8", "replace")
-    if kind == _ARRAY:
-        return _array(r, key)
-    return _numbers(r, field, kind, 1)[0].item()
-
-
-def _array(r: "_Reader", key: str) -> Any:
-    at = r.pos
-    kind = r.u32(f"element type of {_short(key)}")
-    field = f"length of array {_short(key)}"
-    if kind == _ARRAY:
-        r.fail(f"element type of {_short(key)}", "arrays of arrays are not supported", at)
-    count = r.count(field, 8 if kind == _STRING else 1)
-    if count > MAX_ARRAY:
-        r.fail(field, f"{count} is more than {MAX_ARRAY}", r.pos - 8)
-    if kind == _STRING:
-        return r.strings(f"element of {_short(key)}", count)
-    out = _numbers(r, field, kind, count)
-    out.setflags(write=False)
-    return out
-
-
-def _numbers(r: "_Reader", field: str, kind: int, count: int) -> npt.NDArray[Any]:
-    """A copy of `count` numbers or bools of one type."""
-    dtype = np.dtype(np.uint8) if kind == _BOOL else _DTYPES.get(kind)
-    if dtype is None:
-        r.fail(f"type in {field}", f"unknown value type {kind}", r.pos)
-    at = r.take(field, count * dtype.itemsize)
-    out = np.frombuffer(r.buf, dtype, count, at).astype(dtype.newbyteorder("="))
-    if kind != _BOOL:
-        return out
-    if count and out.max() > 1:
-        r.fail(field, f"a bool is {out.max()}, not 0 or 1", at)
-    return out.astype(np.bool_)
 
 
 # ----------------------------------------------------------------------------- tensors
@@ -388,10 +339,10 @@ class _Entry:
     at: int  # of this entry in the file
 
 
-def _tensor_entry(r: "_Reader", i: int) -> _Entry:
+def _tensor_entry(r: "FieldReader", i: int) -> _Entry:
     at = r.pos
     name = r.name(f"name of tensor {i}")
-    what = _short(name)
+    what = short(name)
     n_dims = r.u32(f"n_dims of tensor {what}")
     if not 1 <= n_dims <= MAX_DIMS:
         r.fail(f"n_dims of tensor {what}", f"{n_dims} is outside 1..{MAX_DIMS}", r.pos - 4)
@@ -412,7 +363,7 @@ def _tensor_entry(r: "_Reader", i: int) -> _Entry:
     return _Entry(name, tuple(reversed(dims)), kind, elements // block * size, offset, at)
 
 
-def _type(r: "_Reader", what: str) -> GGMLQuantizationType:
+def _type(r: "FieldReader", what: str) -> GGMLQuantizationType:
     kind = r.u32(f"type of tensor {what}")
     try:
         return GGMLQuantizationType(kind)
@@ -424,14 +375,14 @@ def _type(r: "_Reader", what: str) -> GGMLQuantizationType:
         r.fail(f"type of tensor {what}", why, r.pos - 4)
 
 
-def _place(r: "_Reader", entries: list[_Entry], alignment: int) -> dict[str, TensorInfo]:
+def _place(r: "FieldReader", entries: list[_Entry], alignment: int) -> dict[str, TensorInfo]:
     """Tensors on their bytes, which exist, are aligned and belong to no other tensor."""
     if not entries:
         return {}
     start = -(-r.pos // alignment) * alignment
     end = 0  # of the tensor before, relative to start
     for e in sorted(entries, key=lambda e: e.offset):
-        what = _short(e.name)
+        what = short(e.name)
         if e.offset % alignment:
             r.fail(f"offset of tensor {what}", f"{e.offset} is not a multiple of {alignment}", e.at)
         if e.offset < end:
@@ -446,7 +397,7 @@ def _place(r: "_Reader", entries: list[_Entry], alignment: int) -> dict[str, Ten
     out: dict[str, TensorInfo] = {}
     for e in entries:
         if e.name in out:
-            r.fail("name of tensor", f"{_short(e.name)} occurs twice", e.at)
+            r.fail("name of tensor", f"{short(e.name)} occurs twice", e.at)
         at = start + e.offset
         data = np.frombuffer(r.buf, np.uint8, e.nbytes, at)
         kind = e.type
@@ -455,77 +406,3 @@ def _place(r: "_Reader", entries: list[_Entry], alignment: int) -> dict[str, Ten
 
 
 # ----------------------------------------------------------------------------- fields
-
-
-class _Reader:
-    """Fields in file order. `take` is the only way forward, and it never passes the end."""
-
-    __slots__ = ("buf", "end", "path", "pos")
-
-    def __init__(self, buf: mmap.mmap, path: Path) -> None:
-        self.buf, self.path = buf, path
-        self.pos, self.end = 0, len(buf)
-
-    def fail(self, field: str, message: str, at: int) -> NoReturn:
-        raise GGUFError(f"{self.path}: {field}, at offset {at}: {message}")
-
-    def take(self, field: str, n: int) -> int:
-        """The position of the next n bytes, which exist."""
-        at = self.pos
-        if n > self.end - at:
-            self.fail(field, f"needs {n} bytes, {self.end - at} are left", at)
-        self.pos = at + n
-        return at
-
-    def u32(self, field: str) -> int:
-        value: int = _U32.unpack_from(self.buf, self.take(field, 4))[0]
-        return value
-
-    def u64(self, field: str) -> int:
-        value: int = _U64.unpack_from(self.buf, self.take(field, 8))[0]
-        return value
-
-    def count(self, field: str, least: int) -> int:
-        """A u64 that counts things of at least `least` bytes each, all of them still to come."""
-        at = self.pos
-        n = self.u64(field)
-        if n * least > self.end - self.pos:
-            self.fail(field, f"{n} can't fit in the {self.end - self.pos} bytes that are left", at)
-        return n
-
-    def string(self, field: str, most: int = MAX_STRING) -> bytes:
-        n = self.u64(f"length of {field}")
-        if n > most:
-            self.fail(f"length of {field}", f"{n} is more than {most}", self.pos - 8)
-        at = self.take(field, n)
-        return self.buf[at : at + n]
-
-    def name(self, field: str) -> str:
-        at = self.pos
-        data = self.string(field, MAX_NAME)
-        if not data:
-            self.fail(field, "is empty", at)
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError:
-            self.fail(field, f"{_short(data)} is not UTF-8", at)
-
-    def strings(self, field: str, count: int) -> list[str]:
-        """`count` strings. One flat loop: vocabularies have up to 262k of them, merges 500k."""
-        buf, pos, end, length = self.buf, self.pos, self.end, _U64.unpack_from
-        out: list[str] = []
-        for i in range(count):
-            start = pos + 8
-            stop = start + length(buf, pos)[0] if start <= end else end + 1
-            if stop > end:
-                self.fail(f"{field} {i}", f"reaches past the end of the file ({end} bytes)", pos)
-            out.append(str(buf[start:stop], "utf-8", "surrogateescape"))
-            pos = stop
-        self.pos = pos
-        return out
-
-
-def _short(value: object) -> str:
-    """A value from the file for a message: bounded, and with nothing that a terminal obeys."""
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_magic.engine import device
+from llm_magic.engine import compiler, cpu
 
 LINUX = platform.system() == "Linux"
-ZIG = pytest.mark.skipif(device._zig_command() is None, reason=device.INSTALL_COMPILER)
+ZIG = pytest.mark.skipif(compiler._zig_command() is None, reason=compiler.INSTALL_COMPILER)
 
 
 def run(code: str, *, fails: bool = False, **env: str | None) -> str:
@@ -78,7 +78,7 @@ U0, U1 = [7.0, 9.0], [9.0, 10.0]
 @ZIG
 def test_user_first_then_the_engines_thread(fresh):
     """A cell has compiled with tinygrad on the main thread; then the engine does on its own."""
-    found = device.find_compiler()
+    found = compiler.find_compiler()
     fresh |= {"CC": found}  # without a compiler the user's own tinygrad could not have worked
     out = run(
         SETUP
@@ -192,12 +192,12 @@ print(status, helpers.diskcache_get("t", "child"), helpers.db_connection() is mi
 def test_a_fork_while_other_threads_load_and_generate_copies_no_held_lock(fresh):
     out = run(
         """
-import os, signal, sys, warnings
+import os, signal, sys, threading, warnings
 warnings.simplefilter("ignore")
 from llm_magic.engine import device
 from llm_magic.engine.serving import switch_interval
 before = sys.getswitchinterval()
-with switch_interval._lock, device._locks.setdefault(os.getpid(), device.threading.Lock()):
+with switch_interval._lock, device._locks.setdefault(os.getpid(), threading.Lock()):
     switch_interval._working, switch_interval._before = 1, before  # as another thread would have it
     sys.setswitchinterval(switch_interval.SECONDS)
     pid = os.fork()
@@ -224,7 +224,7 @@ with switch_interval._lock, device._locks.setdefault(os.getpid(), device.threadi
 def test_the_compile_cache_names_the_cpu(fresh, tmp_path):
     """-march=native code must not meet another CPU: a moved home folder compiles again."""
     out = run("from llm_magic.engine import device; print(device.prepare().cache)", **fresh)
-    assert Path(out) == tmp_path / "cache" / "tinygrad" / f"{device.cpu_hash()}.db"
+    assert Path(out) == tmp_path / "cache" / "tinygrad" / f"{cpu.cpu_hash()}.db"
     assert Path(out).exists()
     assert not (tmp_path / "home").exists()  # tinygrad's own place is not used
 
@@ -233,7 +233,7 @@ def test_the_compile_cache_names_the_cpu(fresh, tmp_path):
 def test_a_cache_that_the_user_names_stays_there_with_the_cpu_in_its_name(fresh, tmp_path):
     fresh["CACHEDB"] = str(tmp_path / "mine" / "cache.db")
     out = run("from llm_magic.engine import device; print(device.prepare().cache)", **fresh)
-    assert Path(out) == tmp_path / "mine" / f"cache-{device.cpu_hash()}.db"
+    assert Path(out) == tmp_path / "mine" / f"cache-{cpu.cpu_hash()}.db"
     assert Path(out).exists()
 
 
@@ -283,7 +283,7 @@ def test_a_cache_that_is_full_or_becomes_read_only_costs_time_only(fresh, troubl
 
 @ZIG
 def test_a_damaged_cache_costs_time_only(fresh, tmp_path):
-    file = tmp_path / "cache" / "tinygrad" / f"{device.cpu_hash()}.db"
+    file = tmp_path / "cache" / "tinygrad" / f"{cpu.cpu_hash()}.db"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"no database at all " * 1000)
     assert run(SETUP + "print(engine(1), user(0))", **fresh) == f"{E1} {U0}"
@@ -323,12 +323,12 @@ print("whole")
 @pytest.mark.parametrize("changed", ["flags", "model", "vendor_id"])
 def test_another_cpu_has_another_hash(monkeypatch, changed):
     info = {"flags": "sse2 avx2", "model": "85", "vendor_id": "A", "cpu MHz": "2000"}
-    monkeypatch.setattr(device, "SYSTEM", "Linux")
-    monkeypatch.setattr(device, "_cpuinfo", lambda: info)
+    monkeypatch.setattr(cpu, "SYSTEM", "Linux")
+    monkeypatch.setattr(cpu, "_cpuinfo", lambda: info)
 
     def name():
-        device.cpu_features.cache_clear()
-        return device.cpu_hash()
+        cpu.cpu_features.cache_clear()
+        return cpu.cpu_hash()
 
     try:
         first = name()
@@ -339,14 +339,14 @@ def test_another_cpu_has_another_hash(monkeypatch, changed):
         info[changed] += " avx512f"
         assert name() != first
     finally:
-        device.cpu_features.cache_clear()
+        cpu.cpu_features.cache_clear()
 
 
 # ---------------------------------------------------------------------- CPU features
 
 
 def test_cpu_features_of_this_machine():
-    found = device.cpu_features()
+    found = cpu.cpu_features()
     if LINUX and platform.machine() in ("x86_64", "AMD64"):
         assert {"sse2", "fxsr"} <= found
     if LINUX and platform.machine() == "aarch64":
@@ -355,40 +355,40 @@ def test_cpu_features_of_this_machine():
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_tile_registers_count_only_where_the_system_grants_them(monkeypatch, granted):
-    monkeypatch.setattr(device, "SYSTEM", "Linux")
-    monkeypatch.setattr(device, "_cpuinfo", lambda: {"flags": "avx2 amx_bf16 amx_tile amx_int8"})
-    monkeypatch.setattr(device, "_tiles_granted", lambda: granted)
-    device.cpu_features.cache_clear()
+    monkeypatch.setattr(cpu, "SYSTEM", "Linux")
+    monkeypatch.setattr(cpu, "_cpuinfo", lambda: {"flags": "avx2 amx_bf16 amx_tile amx_int8"})
+    monkeypatch.setattr(cpu, "_tiles_granted", lambda: granted)
+    cpu.cpu_features.cache_clear()
     try:
         amx = {"amx_bf16", "amx_tile", "amx_int8"} if granted else set()
-        assert device.cpu_features() == {"avx2"} | amx
+        assert cpu.cpu_features() == {"avx2"} | amx
     finally:
-        device.cpu_features.cache_clear()
+        cpu.cpu_features.cache_clear()
 
 
 @pytest.mark.skipif(not LINUX or platform.machine() != "x86_64", reason="a request of Linux on x86")
 def test_the_system_is_asked_for_tile_registers():
     """It grants them exactly where it has them: its own list of what the CPU can do says so."""
-    assert device._tiles_granted() == ("amx_tile" in device._cpuinfo()["flags"].split())
+    assert cpu._tiles_granted() == ("amx_tile" in cpu._cpuinfo()["flags"].split())
 
 
 def test_cpu_features_of_other_systems(monkeypatch):
     arm = "hw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_SME: 0\nhw.ncpu: 8\n"
-    assert device._sysctl_features(arm) == {"asimddp"}
+    assert cpu._sysctl_features(arm) == {"asimddp"}
     intel = "machdep.cpu.features: FPU AVX1.0\nmachdep.cpu.leaf7_features: AVX2 BMI2\n"
-    assert device._sysctl_features(intel) == {"fpu", "avx1.0", "avx2", "bmi2"}
-    monkeypatch.setattr(device, "SYSTEM", "Windows")
-    device.cpu_features.cache_clear()
+    assert cpu._sysctl_features(intel) == {"fpu", "avx1.0", "avx2", "bmi2"}
+    monkeypatch.setattr(cpu, "SYSTEM", "Windows")
+    cpu.cpu_features.cache_clear()
     try:
-        assert device.cpu_features() == frozenset()
+        assert cpu.cpu_features() == frozenset()
     finally:
-        device.cpu_features.cache_clear()
+        cpu.cpu_features.cache_clear()
 
 
 # ---------------------------------------------------------------------- the compiler
 
 HIDE_ZIG = "import sys; sys.modules['ziglang'] = None\n"
-FIND = "from llm_magic.engine import device; print(device.find_compiler())"
+FIND = "from llm_magic.engine import compiler; print(compiler.find_compiler())"
 
 
 def test_no_compiler_says_what_to_install(fresh):
@@ -413,7 +413,7 @@ def test_ziglang_is_enough(fresh, tmp_path):
 
 @ZIG
 def test_a_clang_on_the_path_wins_over_ziglang(fresh, tmp_path):
-    real = device._wrapper(device._zig_command())
+    real = compiler._wrapper(compiler._zig_command())
     clang = tmp_path / "empty" / "clang"
     clang.symlink_to(real)
     assert run(FIND, **fresh) == str(clang)
@@ -478,10 +478,10 @@ def test_the_wrapper_moves_when_the_cache_folder_is_no_place_for_it(fresh, tmp_p
 
 def test_wrapper_scripts_quote_their_paths():
     zig, include = Path("/a b/it's/zig"), Path("/a b/include")
-    unix = device._wrapper_text(zig, include, windows=False)
+    unix = compiler._wrapper_text(zig, include, windows=False)
     assert unix.splitlines()[0] == "#!/bin/sh"
     assert "'/a b/it'\"'\"'s/zig' clang -isystem '/a b/include' \"$@\"" in unix
-    windows = device._wrapper_text(Path("C:/x y/zig.exe"), Path("C:/x y/include"), windows=True)
+    windows = compiler._wrapper_text(Path("C:/x y/zig.exe"), Path("C:/x y/include"), windows=True)
     assert windows == '@"C:/x y/zig.exe" clang -isystem "C:/x y/include" %*\r\n'
 
 
@@ -551,8 +551,9 @@ def test_code_can_be_generated_for_another_cpu(fresh):
 def test_importing_the_module_imports_nothing_heavy(fresh):
     code = """
 import sys
-import llm_magic.engine.device as d
-d.cpu_features(), d.cpu_hash()
+import llm_magic.engine.device
+from llm_magic.engine import cpu
+cpu.cpu_features(), cpu.cpu_hash()
 print(sorted({"tinygrad", "numpy", "platformdirs", "gguf"} & set(sys.modules)))
 """
     assert run(code, **fresh) == "[]"

@@ -1,5 +1,6 @@
 """The kernels on toy models: every variant, block type and shape against a float64 forward pass."""
 
+import platform
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from support.kernels_oracle import (
 )
 from support.toy import toy_gguf
 
-from llm_magic.engine import device
+from llm_magic.engine import cpu, device
 from llm_magic.engine.arch import read_config
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.engine.kernels import layout, supports, team
@@ -25,7 +26,7 @@ from llm_magic.engine.kernels.targets import SOURCES, TARGETS, choose, compiled,
 from llm_magic.engine.quants import QUANTS, dequantize
 from llm_magic.errors import DeviceError, EngineError, ModelError
 
-VARIANTS = [t.name for t in usable(device.cpu_features())]
+VARIANTS = [t.name for t in usable(cpu.cpu_features())]
 TYPES = [t.name for t in QUANTS.values()]
 # Of log-probabilities. The toys' random layers amplify the rounding of activations to 16 bits by
 # some hundred; with 8 bits the largest distance is above 1.
@@ -343,7 +344,7 @@ def test_the_best_variant_of_the_cpu_is_taken():
 
     v3 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe")
     v4 = (*v3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-    if device.platform.machine() not in ("x86_64", "AMD64"):
+    if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("flags of x86")
     assert names() == ["plain"]
     assert names("avx2") == ["plain"]  # without FMA the AVX2 code would be illegal
@@ -405,7 +406,7 @@ def test_c_structs_and_numpy_layouts_agree():
     from tinygrad.runtime.support.compiler_cpu import ClangCompiler
 
     device.prepare()
-    target = choose(device.cpu_features())
+    target = choose(cpu.cpu_features())
 
     def compile_with(*conditions):
         lines = [f"char check{i}[{c} ? 1 : -1];" for i, c in enumerate(conditions)]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from support.kernels_oracle import evaluate, i32, kernel_forward, log_softmax
 
-from llm_magic.engine import device
+from llm_magic.engine import cpu, device
 from llm_magic.engine.arch import read_config
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.engine.kernels.targets import usable
 from llm_magic.engine.portable.forward import Portable
 
-VARIANTS = [t.name for t in usable(device.cpu_features())]
+VARIANTS = [t.name for t in usable(cpu.cpu_features())]
 MEAN, TOP20 = 0.005, 0.01  # nats, of the distribution after a text
 TEXT = 0.001  # of the text's own tokens: with a cache of float16 it was up to 0.0016
 MODELS = [

@@ -8,7 +8,7 @@ import pytest
 from support.kernels_oracle import evaluate, i32, kernel_forward
 from support.toy import toy_gguf
 
-from llm_magic.engine import device
+from llm_magic.engine import cpu
 from llm_magic.engine.forward import Taps
 from llm_magic.engine.kernels import forward as kernels
 from llm_magic.engine.kernels.targets import usable
@@ -16,7 +16,7 @@ from llm_magic.engine.serving import planner
 from llm_magic.errors import EngineError, UnsupportedError
 from llm_magic.providers.local import Local
 
-VARIANTS = [t.name for t in usable(device.cpu_features())]
+VARIANTS = [t.name for t in usable(cpu.cpu_features())]
 IDS = np.random.default_rng(5).integers(3, 250, 61).astype(np.int32)
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.kernels_oracle import evaluate, kernel_forward
 from support.toy import toy_gguf
 
-from llm_magic.engine import device
+from llm_magic.engine import cpu
 from llm_magic.engine.kernels import forward
 from llm_magic.engine.kernels.targets import TARGETS, source, usable
 from llm_magic.engine.quants import QUANTS
@@ -19,7 +19,7 @@ from llm_magic.engine.quants import QUANTS
 AMX = next(t for t in TARGETS if t.name == "avx512amx")
 VNNI = next(t for t in TARGETS if t.name == "avx512vnni")
 pytestmark = pytest.mark.skipif(
-    VNNI not in usable(device.cpu_features()), reason="this CPU has no AVX-512 VNNI"
+    VNNI not in usable(cpu.cpu_features()), reason="this CPU has no AVX-512 VNNI"
 )
 IDS = np.random.default_rng(6).integers(3, 250, 150)
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from llm_magic.engine import device
+from llm_magic.engine import compile_cache
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -13,7 +13,7 @@ def test_a_fork_waits_until_sqlite_is_at_rest() -> None:  # F314
     inside, go, order = threading.Event(), threading.Event(), []
 
     def busy() -> None:
-        with device._sqlite:
+        with compile_cache._sqlite:
             inside.set()
             go.wait(10)
             order.append("released")
@@ -22,11 +22,11 @@ def test_a_fork_waits_until_sqlite_is_at_rest() -> None:  # F314
     thread.start()
     inside.wait(10)
     threading.Timer(0.05, go.set).start()
-    device._before_fork()
+    compile_cache._before_fork()
     order.append("forked")
-    device._after_fork_in_parent()
+    compile_cache._after_fork_in_parent()
     thread.join()
     assert order == ["released", "forked"]
     if (child := os.fork()) == 0:
-        os._exit(0 if device._sqlite.acquire(timeout=1) else 1)
+        os._exit(0 if compile_cache._sqlite.acquire(timeout=1) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -36,9 +36,10 @@ LEVELS = {
         {"__main__", ""},  # "" is the package itself: its lazy names reach everywhere
     ),
     "engine": (
-        {"gguf", "lowbit"},
-        {"quants"},
-        {"tokenizer", "arch", "device", "heap", "gate", "room"},
+        {"gguf_fields", "lowbit", "cpu"},
+        {"gguf", "compiler", "compile_cache"},
+        {"quants", "device"},
+        {"tokenizer", "arch", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
         {"load"},

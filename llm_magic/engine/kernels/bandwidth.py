@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import device
+from ..cpu import cpu_features
 from .memory import Region
 from .targets import choose
 
@@ -87,7 +88,7 @@ def _pass(program: Callable[..., None], address: int, size: int, threads: int, s
 def _compiled() -> Callable[..., None]:
     """The loop, for the best variant of this CPU. It keeps its code in memory."""
     device.prepare("CPU")
-    target = choose(device.cpu_features())
+    target = choose(cpu_features())
     from tinygrad.device import Device, TinyELF
     from tinygrad.runtime.ops_cpu import CPUProgram
     from tinygrad.runtime.support.compiler_cpu import ClangCompiler

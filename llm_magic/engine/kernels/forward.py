@@ -23,6 +23,7 @@ from llm_magic.errors import EngineError, UnsupportedError, UnsupportedModelErro
 
 from .. import device
 from ..arch import Config
+from ..cpu import cpu_features
 from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
 from ..quants import QUANTS, dequantize, in_tile_blocks
@@ -44,7 +45,7 @@ def supports(gguf: GGUF, config: Config) -> str | None:
     """Why the kernels cannot evaluate this model on this machine, or None if they can."""
     if not hasattr(mmap, "MAP_PRIVATE"):
         return "this system has no private anonymous mappings"
-    if not usable(device.cpu_features()):
+    if not usable(cpu_features()):
         return "this CPU lacks the instructions of every kernel variant"
     if config.head_dim > lay.MAX_HEAD:
         return f"heads of {config.head_dim} entries (at most {lay.MAX_HEAD})"
@@ -79,7 +80,7 @@ class KernelForward:
             raise UnsupportedModelError(f"the kernel path cannot run this model: {reason}")
         self.config, self._n_ctx, self._n_slots = config, n_ctx, n_slots
         forced = target or os.environ.get("LLM_MAGIC_KERNEL") or None
-        self.target: Target = choose(device.cpu_features(), forced)
+        self.target: Target = choose(cpu_features(), forced)
         self._closed = self._many = False
         self._before = 0  # rows of the last step
         report = on_progress or (lambda stage, done, total: None)
