@@ -40,3 +40,5 @@ class ExtensionPoint(Generic[T]):
 
 # `chat.view_protocols.Views`: how a reply is shown. The package registers it.
 VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of a reply")
+# `ui.views.numbers`: how decisions, reports of evaluations and samples are shown.
+NUMBER_VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of decisions")

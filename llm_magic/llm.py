@@ -16,6 +16,7 @@ from .chat.constraints import kinds
 from .chat.interrupts import immediate
 from .chat.reply import Reply
 from .chat.stream import Stream, drained, interruptible
+from .decisions.methods import Decisions
 from .embedding import Embeddings
 from .errors import Interrupted, RequestError
 from .events import CallDelta, Delta, Message, Piece, Sampling, Token
@@ -90,7 +91,7 @@ class Control(Enum):
     STOP = "stop"
 
 
-class LLM(Embeddings):
+class LLM(Embeddings, Decisions):
     """A language model. Thread-safe: any number of threads may use one at the same time."""
 
     def __init__(self, provider: Provider) -> None:

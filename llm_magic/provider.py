@@ -4,12 +4,12 @@ A `Request` goes down as a value, events come up through one `Stream`. The local
 scripted fake implement `Provider`; nothing above this module knows which of them answers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
 
 from .chat.stream import Stream as Stream
-from .errors import UnsupportedError
+from .errors import LLMError, UnsupportedError
 from .events import Constraint, Message, Piece, Sampling, Token, ToolSpec
 
 if TYPE_CHECKING:
@@ -216,6 +216,36 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """Free the model. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceScores:
+    """Whole choices behind one prompt, in the order in which they were asked for.
+
+    Attributes:
+        logprobs: The natural log of the probability of each choice: the sum over its tokens.
+        tokens: How many tokens each choice has.
+        ended: Whether the probability that the answer ends there counts too, because one choice is
+            the beginning of another.
+    """
+
+    logprobs: tuple[float, ...]
+    tokens: tuple[int, ...]
+    ended: bool = False
+
+
+@runtime_checkable
+class BatchScoring(Protocol):
+    """A provider that scores the choices of many prompts side by side. Optional."""
+
+    def score_batch(
+        self, asked: Iterable[tuple[Request, Sequence[str]]]
+    ) -> Iterator[ChoiceScores | LLMError]:
+        """The scores of each prompt's choices, in order; an error takes the place of its own only.
+
+        `asked` is read as the engine has room, so it may be endless. The bits of one prompt's
+        scores do not depend on the other prompts.
+        """
 
 
 def require(provider: Provider, *capabilities: Capability) -> None:

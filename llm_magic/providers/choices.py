@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..errors import RequestError
@@ -63,6 +64,16 @@ def pick(logprobs: Sequence[float], sampling: Sampling) -> int:
     return max(range(len(logprobs)), key=lambda i: logprobs[i])
 
 
+def nested(choices: Sequence[str]) -> bool:
+    """Whether a choice is the beginning of another one, so that the end of each must count.
+
+    >>> nested(["good", "bad", "good enough"]), nested(["good", "bad"])
+    (True, False)
+    """
+    ranked = sorted(choices)  # what begins with a text stands right behind it
+    return any(b.startswith(a) for a, b in pairwise(ranked))
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What is kept of the logits at one position."""
@@ -83,6 +94,7 @@ class Scorer:
         end_ids: Tokens that end an answer.
         token_bytes: The bytes of a token.
         n_vocab: Ids from here on are no tokens.
+        ended: Whether the end of each choice counts, see `nested`.
         top: Alternatives to keep at each position.
     """
 
@@ -91,14 +103,9 @@ class Scorer:
     end_ids: frozenset[int]
     token_bytes: Callable[[int], bytes]
     n_vocab: int
+    ended: bool
     top: int = 0
     rows: dict[Ids, Row] = field(default_factory=dict)  # by the tokens of a choice before it
-
-    @property
-    def ended(self) -> bool:
-        """Whether a choice is the beginning of another, so that the end of each one counts."""
-        beginnings = {ids[:n] for ids in self.choices for n in range(1, len(ids))}
-        return any(ids in beginnings for ids in self.choices)
 
     @property
     def tails(self) -> list[Ids]:

@@ -8,7 +8,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING
 from ..chat.constraints.kinds import parse as read_value
 from ..chat.reply import Fold
 from ..chat.stream import Continued, Source, TokenStream
-from ..errors import ContextOverflowError, EngineError, RequestError, UnsupportedError
+from ..errors import ContextOverflowError, LLMError, RequestError, UnsupportedError
 from ..events import (
     Choices,
     Delta,
-    Finish,
     Piece,
     Progress,
     Sampling,
     Token,
 )
-from ..provider import CAPABILITIES, Pooling, RenderedPrompt, Request
-from . import scoring
-from .choices import MAX_CHOICES, ChoiceSource, Scorer
+from ..provider import CAPABILITIES, ChoiceScores, Pooling, RenderedPrompt, Request
+from . import choice_batch, scoring
+from .choices import MAX_CHOICES, ChoiceSource, Scorer, nested
 from .choices import check as check_choices
 from .guidance import Guidance
 from .relevance import judge
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 DEFAULT_CTX = 4096
 DEFAULT_SLOTS = 4
 RESOLUTION = 0.005  # seconds between looks at a load's progress
-GREEDY = Sampling(temperature=0.0)
+JOBS_PER_SLOT = 4  # of choices that are scored: so many wait that no slot is ever idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,26 +307,30 @@ class Local:
             raise ContextOverflowError(most, model.forward.n_ctx)
         tokenizer = model.tokenizer
         return Scorer(
-            prompt, ids, tokenizer.end_ids, tokenizer.token_bytes, model.config.n_tokens, top
-        )
+            prompt, ids, tokenizer.end_ids, tokenizer.token_bytes, model.config.n_tokens,
+            nested(options), top,
+        )  # fmt: skip
 
     def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
         """The natural log of each whole choice's probability behind the prompt."""
+        found = next(self.score_batch([(request, choices)]))
+        if isinstance(found, LLMError):
+            raise found
+        return list(found.logprobs)
+
+    def _scorer_of(self, request: Request, choices: Sequence[str]) -> Scorer:
         prompt = self.render(request)
         if not prompt.ids:
             raise RequestError("choices cannot be scored behind an empty prompt")
-        scorer = self._scorer(prompt.ids, choices, 0)
-        submit = self._engine.scheduler.submit
-        source = ChoiceSource(scorer, submit, GREEDY, request.reuse, lambda logprobs: None)
-        try:
-            while not isinstance(item := next(source), Finish):
-                pass
-        except BaseException:
-            source.close()
-            raise
-        if item.reason != "stop":
-            raise EngineError("internal error: the scoring of choices was cancelled")
-        return [scorer.logprob(ids) for ids in scorer.choices]
+        return self._scorer(prompt.ids, choices, 0)
+
+    def score_batch(
+        self, asked: Iterable[tuple[Request, Sequence[str]]]
+    ) -> Iterator[ChoiceScores | LLMError]:
+        """The scores of each prompt's choices, in order; see `provider.BatchScoring`."""
+        scheduler, slots = self._engine.scheduler, self._engine.loaded().forward.n_slots
+        jobs = ((functools.partial(self._scorer_of, *pair), pair[0].reuse) for pair in asked)
+        return choice_batch.scores(jobs, scheduler.submit, JOBS_PER_SLOT * slots)
 
     def _submit(
         self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: "Guide | None"

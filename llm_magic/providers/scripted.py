@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Answer = str | Sequence[str | BaseException] | BaseException
+Scores = Callable[[Request, Sequence[str]], Sequence[float]]
 Script = Iterable[Answer] | Callable[[Request], Answer]
 
 _WORDS = re.compile(r"\s?\w+|\s?[^\w\s]|\s+")
@@ -61,7 +62,8 @@ class Scripted:
     An answer is a text (cut into word-like tokens), a list of token texts, or an exception (alone,
     or inside a list: raised after the tokens before it). delay: seconds per token; prefill_delay:
     seconds per 32 prompt words. tags: the reasoning pair to split off; syntax: the tool-call
-    syntax's name.
+    syntax's name. scores: the log-probability of each choice from a request and its choices;
+    without it, choices are not scored.
     """
 
     # It follows no constraint, but reads the value of an answer that was written to fit one.
@@ -76,8 +78,12 @@ class Scripted:
         model: str = "scripted",
         reasoning: ReasoningTags | None = THINK,
         syntax: Syntax | None = None,
+        scores: Scores | None = None,
     ) -> None:
         self.model = model
+        if scores is not None:
+            self.capabilities = self.capabilities | {"choices"}
+        self._scores = scores
         self.defaults = Sampling()
         self.end_ids: frozenset[int] = frozenset()  # tokens behind which an answer cannot go on
         self.closed = False
@@ -142,7 +148,10 @@ class Scripted:
         raise UnsupportedError("score")
 
     def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
-        raise UnsupportedError("choices")
+        if self._scores is None:
+            raise UnsupportedError("choices")
+        self.requests.append(request)
+        return list(self._scores(request, choices))
 
     def embed(
         self, texts: Sequence[str], pooling: Pooling | None = None, truncate: bool = False

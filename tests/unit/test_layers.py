@@ -28,7 +28,7 @@ LEVELS = {
         {"chat"},
         {"provider"},
         {"providers", "arguments"},
-        {"embedding"},
+        {"embedding", "decisions"},
         {"llm"},
         {"hub"},
         {"branching", "bench"},

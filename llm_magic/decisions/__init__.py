@@ -1,0 +1,1 @@
+"""Decisions with probabilities, how well they are calibrated, and evaluations made of them."""
