@@ -1,32 +1,22 @@
 """A reply: the result of one stream of events, and its JSON form.
 
-`Fold` turns events into a frozen `Reply`; `Reply.from_dict` reads one from a saved notebook, whose
-content is not trusted. How a reply is drawn is the ui layer's matter: the view methods call the
-implementation that is registered at `extension_points.VIEWS`.
+`Reply.from_dict` reads a reply from a saved notebook, whose content is not trusted. The view
+methods call the implementation that the ui layer registers at `extension_points.VIEWS`.
 """
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from ..events import (
-    CallDelta,
-    CallDone,
-    Delta,
-    Event,
-    Finish,
     FinishReason,
     Message,
-    Prefill,
-    Progress,
-    Queued,
     Sampling,
     Timings,
     Token,
     ToolCall,
-    ToolDone,
     ToolRecord,
     ToolSpec,
     Usage,
@@ -284,79 +274,6 @@ class Reply:
 def _views() -> Views[Reply]:
     views: Views[Reply] = VIEWS.load()
     return views
-
-
-class Fold:
-    """Events in, Reply out. `reply()` may be asked for at any time: it is the partial so far."""
-
-    def __init__(
-        self,
-        model: str = "",
-        prompt: str | None = None,
-        prompt_ids: Sequence[int] = (),
-        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
-        messages: tuple[Message, ...] = (),
-        tools: tuple[ToolSpec, ...] = (),
-    ) -> None:
-        self._base = Reply(
-            "", model=model, prompt=prompt, prompt_ids=tuple(prompt_ids), sampling=sampling,
-            messages=messages, tools=tools,
-        )  # fmt: skip
-        self._text: dict[str, list[str]] = {"answer": [], "reasoning": []}
-        self._tokens: list[Token] = []
-        self._kinds: list[str] = []
-        self._calls: list[ToolCall] = []
-        self._trace: list[ToolRecord] = []
-        self._prefill = Prefill(0, 0, 0)
-        self._finish: Finish | None = None
-        # Set by the caller that knows the constraint.
-        self.parsed: Any = None
-        self.choices: Mapping[str, float] | None = None
-
-    def add(self, event: Event) -> None:
-        match event:
-            case Delta(kind, text, tokens):
-                self._text[kind].append(text)
-                self._take(tokens, kind)
-            case CallDelta(tokens=tokens):
-                self._take(tokens, "call")
-            case CallDone(call=call):
-                self._calls.append(call)
-            case ToolDone(record):
-                self._trace.append(record)
-                self._calls.clear()  # answered: only calls of the last round stay open
-            case Prefill():
-                self._prefill = event
-            case Finish():
-                self._finish = event
-            case Queued() | Progress():
-                pass
-
-    def _take(self, tokens: tuple[Token, ...], kind: str) -> None:
-        self._tokens.extend(tokens)
-        self._kinds.extend([kind] * len(tokens))
-
-    @property
-    def text(self) -> str:
-        return "".join(self._text["answer"])
-
-    def reply(self) -> Reply:
-        finish = self._finish
-        usage = Usage(self._prefill.total, self._prefill.cached, len(self._tokens))
-        return replace(
-            self._base,
-            text=self.text,
-            reasoning="".join(self._text["reasoning"]),
-            calls=tuple(self._calls),
-            tokens=tuple(self._tokens),
-            kinds=tuple(self._kinds),
-            trace=Records(self._trace),
-            parsed=self.parsed,
-            choices=self.choices,
-            finish_reason=finish.reason if finish else None,
-            usage=finish.usage if finish else usage,
-            timings=finish.timings if finish else Timings(),
-        )
 
 
 # ----------------------------------------------------------------------------- JSON

@@ -21,9 +21,10 @@ from ..events import (
     Token,
     Usage,
 )
+from .fold import Fold
 from .interrupts import deferred
 from .parsing.router import Router
-from .reply import Fold, Reply
+from .reply import Reply
 
 
 @runtime_checkable

@@ -25,7 +25,8 @@ from ..events import (
     ToolRecord,
     Usage,
 )
-from .reply import Fold, Reply
+from .fold import Fold
+from .reply import Reply
 from .stream import Stream
 from .tools.definition import Tool
 from .tools.execution import Approve, Halt, run_call

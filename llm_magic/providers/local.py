@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..chat.constraints.kinds import parse as read_value
-from ..chat.reply import Fold
+from ..chat.fold import Fold
 from ..chat.stream import Continued, Source, TokenStream
 from ..errors import ContextOverflowError, LLMError, RequestError, UnsupportedError
 from ..events import (

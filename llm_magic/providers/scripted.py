@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ..chat.constraints.kinds import parse
+from ..chat.fold import Fold
 from ..chat.parsing.router import Router
 from ..chat.parsing.syntax import ReasoningTags, Syntax
-from ..chat.reply import Fold
 from ..chat.stream import Continued, Source, TokenStream
 from ..errors import RequestError, UnsupportedError
 from ..events import (

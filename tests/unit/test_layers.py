@@ -49,6 +49,7 @@ LEVELS = {
         {"schema", "json_values", "typed_values", "saved", "view_protocols"}
         | {"interrupts", "prompts"},
         {"constraints", "tools", "reply"},
+        {"fold"},
         {"stream"},
         {"exchanges", "turn", "thread"},
         {"conversation"},

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llm_magic.chat.reply import Fold, Reply
+from llm_magic.chat.fold import Fold
+from llm_magic.chat.reply import Reply
 from llm_magic.events import (
     CallDelta,
     CallDone,

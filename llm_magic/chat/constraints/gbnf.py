@@ -9,13 +9,12 @@ for all grammars but slower (1 to 5 ms a mask instead of 0.1 at 49,152 tokens).
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations, permutations
 
 from llm_magic.errors import SchemaError
 
+from .gbnf_tree import EVERY, Chars, Node, complement, merged
 from .lark import checked
+from .lexemes import Lexemes
 from .limits import MAX_BRACKETS, MAX_COUNT, MAX_GRAMMAR
 
 _LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*(?:\[[^\]]*\]\s*)?:(?!:=))")
@@ -46,58 +45,6 @@ def as_lark(text: str) -> str:
     return _Gbnf(text).lark()
 
 
-Chars = tuple[tuple[int, int], ...]  # ranges of code points, both ends included, sorted
-
-LAST = 0x10FFFF
-EVERY: Chars = ((0, LAST),)
-
-
-@dataclass(slots=True)
-class _Node:
-    """A node of a rule's syntax tree.
-
-    kind: chars (one character of a set), id (Lark text in `value`), name; of several parts:
-    sequence, choice, repeat (its suffix in `value`).
-    """
-
-    kind: str
-    value: str = ""
-    parts: list["_Node"] = field(default_factory=list)
-    chars: Chars = ()
-
-    def walk(self) -> Iterator["_Node"]:
-        yield self
-        for part in self.parts:
-            yield from part.walk()
-
-    def ends(self, ending: set[str]) -> bool:
-        """Whether the node has a finite sentence, given the rules that are known to have one."""
-        match self.kind:
-            case "name":
-                return self.value in ending
-            case "chars":
-                return bool(self.chars)
-            case "choice":
-                return any(part.ends(ending) for part in self.parts)
-            case "repeat":
-                return self.least() == 0 or self.parts[0].ends(ending)
-        return all(part.ends(ending) for part in self.parts)
-
-    def count(self) -> int:
-        """The largest number of copies that nested repetitions make of one part."""
-        inside = max((part.count() for part in self.parts), default=1)
-        counts = re.findall(r"\d+", self.value) if self.kind == "repeat" else []
-        return inside * max([1, *map(int, counts)])
-
-    def least(self) -> int:
-        """The smallest count of a repetition."""
-        count = re.match(r"\{(\d+)", self.value)
-        return int(count[1]) if count else int(self.value == "+")
-
-    def names(self) -> set[str]:
-        return {node.value for node in self.walk() if node.kind == "name"}
-
-
 class _Gbnf:
     """A parser of GBNF. rules: by name, in the order of the text."""
 
@@ -106,7 +53,7 @@ class _Gbnf:
         self._tokens = self._split()
         self._at = 0
         self._depth = 0
-        self.rules: dict[str, _Node] = {}
+        self.rules: dict[str, Node] = {}
         while self._peek() != "end":
             self._rule()
         if "root" not in self.rules:
@@ -163,37 +110,37 @@ class _Gbnf:
         if self._peek() != "end" and not (self._peek() == "name" and self._peek(1) == "define"):
             raise self._error(max(at, self._tokens[self._at][2]))
 
-    def _choice(self) -> _Node:
+    def _choice(self) -> Node:
         options = [self._sequence()]
         while self._is("|"):
             self._at += 1
             options.append(self._sequence())
-        return options[0] if len(options) == 1 else _Node("choice", parts=options)
+        return options[0] if len(options) == 1 else Node("choice", parts=options)
 
-    def _sequence(self) -> _Node:
-        parts: list[_Node] = []
+    def _sequence(self) -> Node:
+        parts: list[Node] = []
         while (item := self._item()) is not None:
             suffix = self._suffix()
             if re.fullmatch(r"\{0+(,0+)?\}", suffix):
                 continue  # none of it
-            parts.append(_Node("repeat", suffix, [item]) if suffix else item)
-        return parts[0] if len(parts) == 1 else _Node("sequence", parts=parts)
+            parts.append(Node("repeat", suffix, [item]) if suffix else item)
+        return parts[0] if len(parts) == 1 else Node("sequence", parts=parts)
 
-    def _item(self) -> _Node | None:
+    def _item(self) -> Node | None:
         match self._peek():
             case "text":
                 text = _unescaped(self._take("text")[1:-1])
-                letters = [_Node("chars", chars=((ord(c), ord(c)),)) for c in text]
-                return letters[0] if len(letters) == 1 else _Node("sequence", parts=letters)
+                letters = [Node("chars", chars=((ord(c), ord(c)),)) for c in text]
+                return letters[0] if len(letters) == 1 else Node("sequence", parts=letters)
             case "class":
-                return _Node("chars", chars=_class(self._take("class")[1:-1]))
+                return Node("chars", chars=_class(self._take("class")[1:-1]))
             case "id":
-                return _Node("id", self._take("id"))
+                return Node("id", self._take("id"))
             case "name" if self._peek(1) != "define":
-                return _Node("name", self._take("name"))
+                return Node("name", self._take("name"))
             case "mark" if self._is("."):
                 self._at += 1
-                return _Node("chars", chars=EVERY)
+                return Node("chars", chars=EVERY)
             case "mark" if self._is("("):
                 if self._depth == MAX_BRACKETS:
                     raise SchemaError(
@@ -249,7 +196,7 @@ class _Gbnf:
 
     def lark(self) -> str:
         plain = self._plain()
-        if not _Lexemes(self.rules, plain).harmless():
+        if not Lexemes(self.rules, plain).harmless():
             plain = set()
         written = {}
         for i, name in enumerate(self.rules):
@@ -275,7 +222,7 @@ class _Gbnf:
             plain |= more
 
 
-def _lark(node: _Node, written: dict[str, str]) -> str:
+def _lark(node: Node, written: dict[str, str]) -> str:
     match node.kind:
         case "name":
             return written[node.value]
@@ -290,7 +237,7 @@ def _lark(node: _Node, written: dict[str, str]) -> str:
     return node.value
 
 
-def _group(node: _Node, written: dict[str, str]) -> str:
+def _group(node: Node, written: dict[str, str]) -> str:
     text = _lark(node, written)
     whole = node.kind in ("choice", "sequence", "repeat")
     return f"({text})" if whole else text
@@ -332,156 +279,5 @@ def _class(body: str) -> Chars:
         if high < low:
             raise SchemaError(f"the grammar's class [{body}] has a range that goes backwards")
         ranges.append((ord(low), ord(high)))
-    merged = _merged(ranges)
-    return _complement(merged) if negated else merged
-
-
-# ----------------------------------------------------------------------------- lexemes
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> Chars:
-    out: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if out and low <= out[-1][1] + 1:
-            out[-1] = (out[-1][0], max(high, out[-1][1]))
-        else:
-            out.append((low, high))
-    return tuple(out)
-
-
-def _complement(chars: Chars) -> Chars:
-    edges = [-1, *(edge for pair in chars for edge in pair), LAST + 1]
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return tuple((low + 1, high - 1) for low, high in pairs if low + 1 <= high - 1)
-
-
-def _meet(a: Chars, b: Chars) -> bool:
-    return any(low <= top and bottom <= high for low, high in a for bottom, top in b)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """The characters of a node's sentences.
-
-    first: those that start one. all: those in one. more: those that can continue a complete one.
-    empty: the empty text is a sentence. single: each sentence is one character.
-    """
-
-    empty: bool
-    first: Chars
-    all: Chars = ()
-    more: Chars = ()
-    single: bool = False
-
-
-class _Lexemes:
-    """The lexemes of a grammar whose `plain` rules are lexemes, and what may follow each."""
-
-    def __init__(self, rules: Mapping[str, _Node], plain: set[str]) -> None:
-        self._rules, self._plain = rules, plain
-        self._shapes: dict[str, _Shape] = {}
-        self._follow: dict[str, Chars] = dict.fromkeys(rules, ())
-        self._lexemes: dict[int | str, tuple[_Shape, Chars]] = {}
-        while self._grown(self._shapes, {n: self._shape(rule) for n, rule in rules.items()}):
-            pass
-        self._changed = True
-        while self._changed:
-            self._changed = False
-            for name in rules:
-                if name not in plain:
-                    self._spread(rules[name], self._follow[name])
-        if "root" in plain:
-            self._lexemes["root"] = (self._shapes["root"], ())
-
-    def harmless(self) -> bool:
-        """Whether greedy lexemes accept every sentence of the grammar."""
-        shapes = list(self._lexemes.values())
-        if any(
-            _meet(shape.more, follow) or (shape.empty and _meet(shape.first, follow))
-            for shape, follow in shapes
-        ):
-            return False
-        pairs = combinations([shape for shape, _ in shapes], 2)
-        return not any(_meet(a.first, b.first) and not (a.single and b.single) for a, b in pairs)
-
-    @staticmethod
-    def _grown(old: dict[str, _Shape], new: dict[str, _Shape]) -> bool:
-        changed = old != new
-        old.update(new)
-        return changed
-
-    def _shape(self, node: _Node) -> _Shape:
-        match node.kind:
-            case "chars":
-                return _Shape(False, node.chars, node.chars, single=True)
-            case "name":
-                return self._shapes.get(node.value, _Shape(False, ()))
-            case "choice":
-                return self._choice([self._shape(p) for p in node.parts])
-            case "repeat":
-                inner = self._shape(node.parts[0])
-                if node.value == "?":
-                    return _Shape(True, inner.first, inner.all, inner.more)
-                empty = inner.empty or node.least() == 0
-                more = _merged((*inner.more, *inner.first))
-                return _Shape(empty, inner.first, inner.all, more)
-            case "sequence":
-                out = _Shape(True, ())
-                for part in node.parts:
-                    out = self._joined(out, self._shape(part))
-                return out if len(node.parts) != 1 else self._shape(node.parts[0])
-        return _Shape(False, ())  # a token id is no character
-
-    @staticmethod
-    def _choice(shapes: Sequence[_Shape]) -> _Shape:
-        """The shape of alternatives: one may be the beginning of another that starts alike."""
-        more = [pair for s in shapes for pair in s.more]
-        for a, b in permutations(shapes, 2):
-            if _meet(a.first, b.first) and not (a.single and b.single):
-                more += b.all
-        first = _merged(pair for s in shapes for pair in s.first)
-        every = _merged(pair for s in shapes for pair in s.all)
-        single = all(s.single for s in shapes)
-        return _Shape(any(s.empty for s in shapes), first, every, _merged(more), single)
-
-    @staticmethod
-    def _joined(a: _Shape, b: _Shape) -> _Shape:
-        first = _merged((*a.first, *b.first)) if a.empty else a.first
-        more = b.more
-        if b.empty:
-            more = _merged((*a.more, *b.more, *b.first))
-        return _Shape(a.empty and b.empty, first, _merged((*a.all, *b.all)), more)
-
-    def _spread(self, node: _Node, follow: Chars) -> Chars:
-        """Record what follows each lexeme inside the node.
-
-        Returns:
-            The characters that may come first, with `follow` if the node may be empty.
-        """
-        shape = self._shape(node)
-        match node.kind:
-            case "name" if node.value not in self._plain:
-                self._note_rule(node.value, follow)
-            case "name" | "chars":
-                key = node.value or id(node)
-                before = self._lexemes.get(key, (shape, ()))[1]
-                after = _merged((*before, *follow))
-                self._changed = self._changed or after != before or key not in self._lexemes
-                self._lexemes[key] = (shape, after)
-            case "choice":
-                for part in node.parts:
-                    self._spread(part, follow)
-            case "repeat":
-                again = () if node.value == "?" else shape.first
-                self._spread(node.parts[0], _merged((*follow, *again)))
-            case "sequence":
-                rest = follow
-                for part in reversed(node.parts):
-                    rest = self._spread(part, rest)
-        return _merged((*shape.first, *follow)) if shape.empty else shape.first
-
-    def _note_rule(self, name: str, follow: Chars) -> None:
-        after = _merged((*self._follow[name], *follow))
-        if after != self._follow[name]:
-            self._follow[name] = after
-            self._changed = True
+    chars = merged(ranges)
+    return complement(chars) if negated else chars

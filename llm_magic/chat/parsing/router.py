@@ -9,10 +9,6 @@ where answer text continues after a call). A call that cannot be read becomes an
 place. A `CallDelta` is therefore a preview until its `CallDone`; a `CallDelta` with an id starts
 the call of that index again.
 
-Positions are counted in characters since the start of the output. A token is queued with the
-position of the first character that has one of its bytes, and the position after the last one. It
-is attached to the event that brings the text up to there; tokens of markup to the next event.
-
 Stop strings match in answer text only (and in reasoning, on request), not in the blank lines that
 markup removes, nor in the text of calls that could not be read.
 """
@@ -20,14 +16,9 @@ markup removes, nor in the text of calls that could not be read.
 import codecs
 import logging
 import re
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Mapping
 
 from llm_magic.events import (
-    CallDelta,
     CallDone,
     Delta,
     DeltaKind,
@@ -55,11 +46,11 @@ from .markup.tape import (
     literal,
     until,
 )
+from .output import Output, RouterEvent
+from .patterns import Patterns, compiled_patterns
 from .syntax import ReasoningTags, Syntax, new_call_id, schemas
 
 _log = logging.getLogger(__name__)
-
-RouterEvent = Delta | CallDelta | CallDone
 
 MAX_HELD = 1_000  # white space that is held back since markup may follow; what is before it is text
 
@@ -68,41 +59,6 @@ _NEXT_MESSAGE = ("<|start|>", "<|channel|>")
 _END_MESSAGE = ("<|end|>", "<|return|>", "<|call|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
-
-
-class Patterns:
-    """Literal strings to look for in text that arrives in pieces. The earliest start wins.
-
-    Memory and time grow linearly with the strings, however long they are.
-    """
-
-    def __init__(self, literals: Sequence[str]) -> None:
-        # Shortest first: at one start, what is complete first wins, however the text is cut.
-        ordered = sorted(dict.fromkeys(filter(None, literals)), key=len)
-        self._search = re.compile("|".join(map(re.escape, ordered)) or "(?!)").search
-        self._sorted = sorted(ordered)
-        self._first = frozenset(s[0] for s in ordered)
-        self._longest = max(map(len, ordered), default=1) - 1
-
-    def find(self, text: str, start: int = 0) -> re.Match[str] | None:
-        return self._search(text, start)
-
-    def hold(self, text: str) -> int:
-        """Where the longest tail starts that may still become one of the strings."""
-        for start in range(max(0, len(text) - self._longest), len(text)):
-            if text[start] not in self._first:
-                continue
-            tail = text[start:]
-            # In sorted order the strings that go on behind the tail come right after it.
-            after = bisect_right(self._sorted, tail)
-            if after < len(self._sorted) and self._sorted[after].startswith(tail):
-                return start
-        return len(text)
-
-
-@lru_cache(64)
-def _patterns(literals: tuple[str, ...]) -> Patterns:
-    return Patterns(literals)
 
 
 class Router:
@@ -115,9 +71,7 @@ class Router:
     controls: texts of control tokens by id. A control token shows no text; it may be a tag.
     min_tokens: a stop string that would leave fewer tokens is text.
 
-    stopped: a stop string matched; the caller ends the generation with keep=`kept`.
-    kept: how many of the pushed tokens count; those of a matched stop string do not.
-    calls: the complete calls so far.
+    Where a stop string has matched (`stopped`), the caller ends the generation with keep=`kept`.
     """
 
     def __init__(
@@ -132,9 +86,6 @@ class Router:
         calls_without_tools: bool = False,
         min_tokens: int = 0,
     ) -> None:
-        self.stopped = False
-        self.kept = 0
-        self.calls: list[ToolCall] = []
         self._reasoning = reasoning
         self._inside = in_reasoning and reasoning is not None
         self._syntax = syntax if tools or calls_without_tools else None
@@ -147,13 +98,8 @@ class Router:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._received = 0  # characters so far
         self._tape = Tape()
-        self._queue: deque[tuple[int, int, Token]] = deque()
-        self._events: list[RouterEvent] = []
+        self._out = Output(self._tape)
         self._in_call = False
-        self._unreadable: DeltaKind = "answer"  # what text becomes that is no call after all
-        self._fresh = True  # no visible text yet since the start or the last markup
-        self._shown: set[DeltaKind] = set()
-        self._gap: dict[DeltaKind, str] = {"answer": "", "reasoning": ""}  # goes before the next
         self._machine = self._run()
         next(self._machine)
 
@@ -167,24 +113,39 @@ class Router:
         self._reopen = None
         if self._channels:
             openers, close = (), (*_END_MESSAGE, *_NEXT_MESSAGE)
-            self._answer_ends = _patterns((*stops, *close))
-            self._reasoning_ends = _patterns((*inner, *close))
+            self._answer_ends = compiled_patterns((*stops, *close))
+            self._reasoning_ends = compiled_patterns((*inner, *close))
         else:
             if tags and tags.open in self._controls.values():
                 self._reopen, openers = tags.open, (*openers, tags.open)
-            self._answer_ends = _patterns((*stops, *openers))
-            self._reasoning_ends = _patterns((*inner, tags.close) if tags else ())
+            self._answer_ends = compiled_patterns((*stops, *openers))
+            self._reasoning_ends = compiled_patterns((*inner, tags.close) if tags else ())
         self._trims = bool(openers)
         # A call in reasoning that never closes: models forget the closing tag before it.
-        self._late_calls = _patterns(syntax.open) if syntax and not self._channels else None
+        self._late_calls = compiled_patterns(syntax.open) if syntax and not self._channels else None
         self._closers = {tags.close} if tags else set()
         self._tags = {*stops, *openers, *((tags.open, tags.close) if tags else ())}
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string matched."""
+        return self._out.stopped
+
+    @property
+    def kept(self) -> int:
+        """How many of the pushed tokens count: those of a matched stop string do not."""
+        return self._out.kept
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The complete calls so far."""
+        return self._out.calls
+
     def push(self, token: Token) -> tuple[RouterEvent, ...]:
         """The events that this token settles; often one, sometimes none."""
-        if self.stopped:
+        if self._out.stopped:
             return ()
-        self.kept += 1
+        self._out.kept += 1
         start = self._received
         control = self._controls.get(token.id) if token.id is not None else None
         if control is None:
@@ -194,21 +155,23 @@ class Router:
         self._received = end = start + len(text)
         if self._decoder.getstate()[0]:
             end += 1  # its last byte belongs to a character that is still to come
-        self._queue.append((start, end, token))
+        self._out.queue.append((start, end, token))
         return self._advance(text) if text else ()
 
     def finish(self, reason: FinishReason) -> tuple[tuple[RouterEvent, ...], FinishReason]:
         """What was held back, and the reason with stop strings and calls taken into account."""
         events: tuple[RouterEvent, ...] = ()
-        if not self.stopped and not self._tape.ended:
+        if not self._out.stopped and not self._tape.ended:
             self._tape.ended = True
             events = self._advance(self._decoder.decode(b"", final=True))
-            if self._queue and not self.stopped:  # tokens without visible text behind the last one
-                events += (Delta("answer", "", tuple(t for _, _, t in self._queue)),)
-                self._queue.clear()
-        if self.stopped:
+            if (
+                self._out.queue and not self._out.stopped
+            ):  # tokens without visible text behind the last one
+                events += (Delta("answer", "", tuple(t for _, _, t in self._out.queue)),)
+                self._out.queue.clear()
+        if self._out.stopped:
             reason = "stop"
-        return events, "tool_calls" if self.calls and reason == "stop" else reason
+        return events, "tool_calls" if self._out.calls and reason == "stop" else reason
 
     def _control_text(self, text: str) -> str:
         tail = self._decoder.decode(b"", final=True)  # a character never spans a control token
@@ -220,9 +183,7 @@ class Router:
     def _advance(self, text: str) -> tuple[RouterEvent, ...]:
         self._tape.text += text
         next(self._machine, None)
-        events = tuple(self._events)
-        self._events.clear()
-        return events
+        return self._out.take_events()
 
     # ------------------------------------------------------------------------- the machine
 
@@ -233,13 +194,13 @@ class Router:
         if self._reasoning:
             yield from self._opening(self._reasoning)
         syntax = self._syntax
-        if syntax and syntax.bare and not self.stopped:
+        if syntax and syntax.bare and not self._out.stopped:
             yield from blank(self._tape)
             if self._tape.text[self._tape.pos :][:1] in tuple(syntax.bare):
                 yield from self._read_calls(syntax.read(self._tape, "", self._tools), bare=True)
             else:
                 self._tape.pos = 0
-        while not self.stopped:
+        while not self._out.stopped:
             opener = yield from self._text("answer")
             if not opener:
                 return
@@ -263,19 +224,19 @@ class Router:
             yield from self._behind_markup()
 
     def _think(self) -> Wait[None]:
-        if "reasoning" in self._shown:
-            self._gap["reasoning"] = "\n\n"
+        if "reasoning" in self._out.shown:
+            self._out.gap["reasoning"] = "\n\n"
         yield from self._behind_markup()
-        syntax, before = self._syntax, len(self.calls)
+        syntax, before = self._syntax, len(self._out.calls)
         while tag := (yield from self._text("reasoning")):
             if syntax is None or tag not in syntax.open or tag in self._closers:
                 self._tape.drop(self._tape.pos)
                 yield from self._behind_markup()
                 return
-            self._unreadable = "reasoning"
+            self._out.unreadable = "reasoning"
             yield from self._read_calls(syntax.read(self._tape, tag, self._tools))
-            self._unreadable = "answer"
-            if len(self.calls) > before:
+            self._out.unreadable = "answer"
+            if len(self._out.calls) > before:
                 return
 
     def _text(self, kind: DeltaKind) -> Wait[str]:
@@ -300,20 +261,20 @@ class Router:
                 found = late.find(text) if late is not None and tape.ended else None
                 if found:
                     n = self._visible(text[: found.start()])
-                    self._emit(kind, n)
+                    self._out.text(kind, n)
                     tape.pos = found.end() - n
                     return found.group()
                 hold = min(hold, opened - tape.base)
             # A string that starts earlier may still be on its way: it would win.
             if match and match.start() <= hold:
                 if match.group() in self._stops:
-                    self._stop(kind, match.start())
+                    self._out.stop(kind, match.start())
                     return ""
                 n = self._visible(text[: match.start()]) if trims else match.start()
-                self._emit(kind, n)
+                self._out.text(kind, n)
                 tape.pos = match.end() - n
                 return match.group()
-            self._emit(kind, self._visible(text[:hold]) if trims and not tape.ended else hold)
+            self._out.text(kind, self._visible(text[:hold]) if trims and not tape.ended else hold)
             if tape.ended:
                 return ""
             yield
@@ -331,13 +292,13 @@ class Router:
             return position in self._control_at
         if match.group() not in self._stops or not self._min_tokens:
             return True
-        behind = sum(start >= position for start, _, _ in self._queue)
-        return self.kept - behind >= self._min_tokens
+        behind = sum(start >= position for start, _, _ in self._out.queue)
+        return self._out.kept - behind >= self._min_tokens
 
     def _visible(self, text: str) -> int:
         """How much of a text is out for certain when markup may follow."""
         n = max(blank_tail(text), len(text) - MAX_HELD)
-        return max(0, len(text) - MAX_HELD) if self._fresh and not text[:n].strip(BLANK) else n
+        return max(0, len(text) - MAX_HELD) if self._out.fresh and not text[:n].strip(BLANK) else n
 
     def _behind_markup(self) -> Wait[None]:
         """Drop the blank lines that follow markup, or all white space when nothing else comes."""
@@ -346,13 +307,13 @@ class Router:
         end = tape.pos == len(tape.text)
         dropped = tape.drop(tape.pos if end else blank_head(tape.text))
         tape.pos = 0
-        self._fresh = True
+        self._out.fresh = True
         if dropped and not end:
-            self._gap["answer"] = "\n"
+            self._out.gap["answer"] = "\n"
 
     def _read_calls(self, reader: Pieces[None], bare: bool = False) -> Wait[None]:
         """Follow a reader from behind an opening tag."""
-        tape, before, begun = self._tape, len(self.calls), False
+        tape, before, begun = self._tape, len(self._out.calls), False
         self._in_call = True
         id = new_call_id()
         try:
@@ -361,27 +322,27 @@ class Router:
                     case None:
                         yield
                     case Begin(name, own):
-                        begun, id = True, self._unused(own or id)
-                        self._call_event(id, name, "")
+                        begun, id = True, self._out.unused(own or id)
+                        self._out.call_event(id, name, "")
                     case Args(text):
-                        self._call_event(None, None, text)
+                        self._out.call_event(None, None, text)
                     case Text(text):
-                        self._raw(text)
+                        self._out.raw(text)
                     case Done(name, arguments, own):
                         if not begun:
-                            id = self._unused(own or id)
-                            self._call_event(id, name, arguments)
-                        elif self._queue and self._queue[0][1] <= tape.base + tape.pos:
-                            self._call_event(None, None, "")  # the tokens of its last brackets
-                        self._call_done(ToolCall(id, name, arguments))
+                            id = self._out.unused(own or id)
+                            self._out.call_event(id, name, arguments)
+                        elif self._out.queue and self._out.queue[0][1] <= tape.base + tape.pos:
+                            self._out.call_event(None, None, "")  # the tokens of its last brackets
+                        self._out.call_done(ToolCall(id, name, arguments))
                         begun, id = False, new_call_id()
         except NotACall:
-            if bare and not begun and len(self.calls) == before:
+            if bare and not begun and len(self._out.calls) == before:
                 tape.pos = 0  # an answer like any other
                 return
             raw = tape.drop(tape.pos)
             _log.info("shown as text, since it is no tool call: %.200r", raw)
-            self._raw(raw if len(self.calls) == before else raw[blank_head(raw) :])
+            self._out.raw(raw if len(self._out.calls) == before else raw[blank_head(raw) :])
             return
         finally:
             self._in_call = False
@@ -404,7 +365,7 @@ class Router:
         tape = self._tape
         kind: DeltaKind = "reasoning" if self._inside else "answer"
         inside = self._inside
-        while not self.stopped:
+        while not self._out.stopped:
             if not inside:
                 yield from blank(tape)
                 head = yield from literal(tape, *_NEXT_MESSAGE)
@@ -417,75 +378,18 @@ class Router:
                     channel = _CHANNEL.search(head + header)
                     kind = "reasoning" if channel and channel[1] == "analysis" else "answer"
                     if not end or recipient:
-                        self._raw(tape.drop(tape.pos))
+                        self._out.raw(tape.drop(tape.pos))
                     else:
                         tape.drop(tape.pos)
                 else:
                     kind, tape.pos = "answer", 0
-                self._gap[kind] = "\n\n"
+                self._out.gap[kind] = "\n\n"
             inside = False
             end = yield from self._text(kind)
             if not end:
                 return
             tape.drop(tape.pos if end in _END_MESSAGE else 0)
             tape.pos = 0
-
-    # ------------------------------------------------------------------------- what goes out
-
-    def _emit(self, kind: DeltaKind, n: int) -> None:
-        """Settle the next `n` characters as text of this kind."""
-        if n:
-            self._show(kind, self._tape.drop(n), self._take(self._tape.base))
-
-    def _raw(self, text: str) -> None:
-        """Show text that was dropped from the tape as a call, but is none."""
-        self._show(self._unreadable, text, self._take(self._tape.base))
-
-    def _show(self, kind: DeltaKind, text: str, tokens: tuple[Token, ...]) -> None:
-        if not text.isspace():
-            self._fresh = False
-        if self._gap[kind]:
-            text = self._gap[kind] + text if kind in self._shown else text
-            self._gap[kind] = ""
-        self._shown.add(kind)
-        last = self._events[-1] if self._events else None
-        if isinstance(last, Delta) and last.kind == kind:
-            text, tokens = last.text + text, last.tokens + tokens
-            self._events.pop()
-        self._events.append(Delta(kind, text, tokens))
-
-    def _call_event(self, id: str | None, name: str | None, arguments: str) -> None:
-        tokens = self._take(self._tape.base + self._tape.pos)
-        self._events.append(CallDelta(len(self.calls), id, name, arguments, tokens))
-
-    def _call_done(self, call: ToolCall) -> None:
-        if self._tape.drop(self._tape.pos)[:1] in ("\n", "\r"):
-            self._gap["answer"] = "\n"
-        self._events.append(CallDone(len(self.calls), call))
-        self.calls.append(call)
-
-    def _unused(self, id: str) -> str:
-        return new_call_id() if any(call.id == id for call in self.calls) else id
-
-    def _take(self, position: int) -> tuple[Token, ...]:
-        """The queued tokens that end at or before this position."""
-        queue, tokens = self._queue, []
-        while queue and queue[0][1] <= position:
-            tokens.append(queue.popleft()[2])
-        return tuple(tokens)
-
-    def _stop(self, kind: DeltaKind, n: int) -> None:
-        """A stop string starts after `n` more characters: settle these, drop the rest."""
-        position = self._tape.base + n
-        tokens = list(self._take(position))
-        while self._queue and self._queue[0][0] < position:
-            tokens.append(replace(self._queue.popleft()[2], trimmed=True))
-        self.kept -= len(self._queue)
-        self._queue.clear()
-        if n or tokens:
-            self._show(kind, self._tape.text[:n], tuple(tokens))
-        self._tape.drop(len(self._tape.text))
-        self.stopped = True
 
 
 def _channel_call(tape: Tape, name: str) -> Pieces[None]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from llm_magic.events import ToolCall, ToolSpec
 
-from .markup import python_calls, tags
+from .markup import gemma_calls, python_calls, tags
 from .markup.tape import Reader, Tools
 from .markup.values import dumps, loads
 
@@ -106,9 +106,9 @@ SYNTAXES: dict[str, Syntax] = {
         Syntax(
             "functiongemma",
             _FUNCTION_GEMMA[:1],
-            tags.gemma_call(_FUNCTION_GEMMA[2], _FUNCTION_GEMMA[1]),
+            gemma_calls.gemma_call(_FUNCTION_GEMMA[2], _FUNCTION_GEMMA[1]),
         ),
-        Syntax("gemma4", _GEMMA4[:1], tags.gemma_call(_GEMMA4[2], _GEMMA4[1])),
+        Syntax("gemma4", _GEMMA4[:1], gemma_calls.gemma_call(_GEMMA4[2], _GEMMA4[1])),
         Syntax("glm", ("<tool_call>",), tags.glm),
         Syntax("kimi", _KIMI, tags.kimi),
         Syntax(

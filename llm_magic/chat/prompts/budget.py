@@ -15,6 +15,8 @@ from contextvars import ContextVar
 from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
+from llm_magic.errors import TemplateError
+
 MAX_STEPS = 300_000  # loop rounds, calls, filters and outputs
 MAX_WEIGHT = 1 << 24  # of one value
 MAX_SPENT = 1 << 28  # bytes, about, of all values that are made
@@ -26,6 +28,10 @@ MAX_NUMBER = 1_000_000  # widths and precisions
 
 class Overrun(SecurityError):
     """The template asked for more than the budget holds."""
+
+
+class TemplateOverrun(TemplateError):
+    """The template asked for more steps, memory or time than one request has."""
 
 
 class Budget:

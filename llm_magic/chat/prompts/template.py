@@ -13,60 +13,29 @@ import difflib
 import html
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import jinja2
 
 from llm_magic.errors import TemplateError, named
-from llm_magic.events import Message, ToolCall, ToolSpec
+from llm_magic.events import Message, ToolSpec
 
 from ..parsing.syntax import ReasoningTags, detect_reasoning, detect_syntax, opens_reasoning
 from . import adapt, sandbox
-from .budget import Overrun, budgeted
+from .budget import Overrun, TemplateOverrun, budgeted
 from .entries import Support, append_text, is_object, message_entries, tool_entry
+from .probe import probe, shows_texts
+from .rendered import Rendered, free_marks, segments_of
 from .turn_formats import PRESETS
 
 Entries = Sequence[object]  # what a template sees of messages or tools: mappings
 
 ROLES = ("system", "user", "assistant", "tool")
 TOKEN_NAMES = ("bos", "eos", "unk", "pad", "sep")
-# Unicode noncharacters first; private use after them, for texts that hold all of those.
-_MARKS = (*range(0xFDD0, 0xFDF0), *range(0x100000, 0x101000))
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Where a message's text lies in `Rendered.plain`."""
-
-    role: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A prompt. `tail`: its end from where the assistant's turn begins, without marks.
-
-    in_reasoning: the prompt has opened the reasoning part that the answer continues.
-    """
-
-    text: str
-    mark: str
-    segments: tuple[Segment, ...] = ()
-    tail: str = ""
-    in_reasoning: bool = False
-
-    @property
-    def plain(self) -> str:
-        return self.text.replace(self.mark, "") if self.mark else self.text
-
-
-class TemplateOverrun(TemplateError):
-    """The template asked for more steps, memory or time than one request has."""
 
 
 class Template:
@@ -150,7 +119,7 @@ class Template:
     @cached_property
     def support(self) -> Support:
         """What this template can render, found out by rendering probes."""
-        return _probe(self)
+        return probe(self)
 
     def knows(
         self, role: str, kwargs: Mapping[str, object], tools: Sequence[ToolSpec] = ()
@@ -158,7 +127,7 @@ class Template:
         """Whether the template renders messages of a role besides the usual ones."""
         messages, texts = (Message("user", "hello"), Message(role, "probe_role")), ("probe_role",)
         entries = [tool_entry(tool) for tool in tools] or None
-        return _shows(self, messages, texts, self.support, entries, kwargs)
+        return shows_texts(self, messages, texts, self.support, entries, kwargs)
 
     def run(self, variables: Mapping[str, Any]) -> str:
         """The template's output for these variables. Raises TemplateError."""
@@ -264,7 +233,7 @@ class _Job:
         entries = message_entries(adapted, self.template.support, wrapped)
         specs = [tool_entry(tool) for tool in tools]
         documents = self.kwargs.get("documents")
-        mark, end = _free_marks((self.template.source or "", entries, specs, documents))
+        mark, end = free_marks((self.template.source or "", entries, specs, documents))
         variables = self._variables(mark, specs, documents)
         entries = self.template.protect(entries, mark)
         if self.continued:
@@ -282,7 +251,7 @@ class _Job:
         plain = text.replace(mark, "")
         tail = self._tail(variables, entries, plain, mark, end)
         inside = opens_reasoning(tail, self.template.reasoning)
-        return Rendered(text, mark, _segments(adapted, plain), tail, inside)
+        return Rendered(text, mark, segments_of(adapted, plain), tail, inside)
 
     def _known_roles(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The messages with `developer` as `system` where the template lacks it."""
@@ -424,135 +393,3 @@ def _repeats(messages: Sequence[Message]) -> bool:
     roles = [m.role for m in messages if m.role != "tool" and not m.calls]
     late_system = "system" in roles[1:]
     return late_system or any(a == b for a, b in pairwise(roles))
-
-
-def _texts(value: object) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case Mapping():
-            for key, item in value.items():
-                yield from _texts(key)
-                yield from _texts(item)
-        case list() | tuple():
-            for item in value:
-                yield from _texts(item)
-
-
-def _free_marks(value: object) -> tuple[str, str]:
-    """Two characters that no text contains, neither as they are nor as a \\u escape."""
-    texts = "\0".join(_texts(value))
-    lower = texts.lower() if "\\u" in texts or "\\U" in texts else ""
-    free = (chr(c) for c in _MARKS if chr(c) not in texts and f"\\u{c:04x}" not in lower)
-    try:
-        return next(free), next(free)
-    except StopIteration:
-        raise TemplateError("the messages hold every character that could be a mark") from None
-
-
-def _segments(messages: Sequence[Message], plain: str) -> tuple[Segment, ...]:
-    """The messages' texts in the prompt, in order; one that the template changed is left out."""
-    out, at = [], 0
-    for message in messages:
-        text = message.text if message.text in plain[at:] else message.text.strip()
-        start = plain.find(text, at) if text else -1
-        if start >= 0:
-            at = start + len(text)
-            out.append(Segment(message.role, start, at))
-    return tuple(out)
-
-
-# ----------------------------------------------------------------------------- probes
-
-_PROBE_TOOL = ToolSpec("probe_tool", "probe", {"type": "object", "properties": {}})
-
-
-def _probe(template: Template) -> Support:
-    """Render a tool exchange, with two calls if possible, and a few smaller conversations."""
-
-    def shows(
-        messages: Sequence[Message],
-        *texts: str,
-        form: Support,
-        tools: Entries | None = None,
-    ) -> bool:
-        return _shows(template, messages, texts, form, tools)
-
-    hello, again, rules = (
-        Message("user", "hello"),
-        Message("user", "again"),
-        Message("system", "rules"),
-    )
-    form = Support(True, True, True, True)
-    if not shows((hello,), "hello", form=form):
-        listed = replace(form, parts=True)
-        form = listed if shows((hello,), "hello", form=listed) else form
-    exchange = None
-    if template.source and "tool" in template.source:
-        ways = product((True, False), (False, True), (False, True), (False, True))
-        for parallel, none, text, short in ways:
-            tried = replace(
-                form, parallel=parallel, text_arguments=text, short_ids=short, none_content=none
-            )
-            messages = _EXCHANGE if parallel else adapt.one_call_each(_EXCHANGE)
-            if shows(messages, "probe_a", "probe_b", "result_a", "result_b", form=tried):
-                exchange = tried
-                break
-    return replace(
-        exchange or form,
-        system=shows((rules, hello), "rules", "hello", form=form),
-        tools=exchange is not None,
-        tool_list=shows(
-            (hello,), "probe_tool", "hello", form=form, tools=[tool_entry(_PROBE_TOOL)]
-        ),
-        repeats=shows((hello, again), "hello", "again", form=form),
-    )
-
-
-# How Python prints the probe's arguments and parts: no model has been trained on that.
-_REPRS = ("{'x'", "{'type': 'text'")
-
-
-def _shows(
-    template: Template,
-    messages: Sequence[Message],
-    texts: Sequence[str],
-    form: Support,
-    tools: Entries | None = None,
-    kwargs: Mapping[str, object] | None = None,
-) -> bool:
-    """Whether a template renders messages with all of these texts."""
-    variables = {
-        **{f"{name}_token": text for name, text in template.tokens.items()},
-        "messages": message_entries(messages, form),
-        "tools": tools,
-        "add_generation_prompt": True,
-        "enable_thinking": False,
-        **(kwargs or {}),
-    }
-    try:
-        out = template.run(variables)
-    except TemplateOverrun:
-        raise
-    except TemplateError:
-        return False
-    if form.none_content and "None" in out:
-        return False
-    return all(text in out for text in texts) and not any(text in out for text in _REPRS)
-
-
-_EXCHANGE = (
-    Message("user", "question"),
-    Message(
-        "assistant",
-        None,
-        calls=(
-            ToolCall("call_000000000000000000000001", "probe_a", '{"x": 1}'),
-            ToolCall("call_000000000000000000000002", "probe_b", '{"x": 2}'),
-        ),
-    ),
-    Message("tool", "result_a", call_id="call_000000000000000000000001", name="probe_a"),
-    Message("tool", "result_b", call_id="call_000000000000000000000002", name="probe_b"),
-    Message("assistant", "answer"),
-    Message("user", "thanks"),
-)

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from llm_magic.branching import choice, measured, prefix
-from llm_magic.chat.reply import Fold, Reply
+from llm_magic.chat.fold import Fold
+from llm_magic.chat.reply import Reply
 from llm_magic.errors import RequestError
 from llm_magic.events import Message, ToolCall, ToolDone
 from llm_magic.ui.views import throughput

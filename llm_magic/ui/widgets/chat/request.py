@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from llm_magic.chat.reply import Fold, Reply
+from llm_magic.chat.fold import Fold
+from llm_magic.chat.reply import Reply
 from llm_magic.events import Delta, Event, Message, Token, ToolCall
 from llm_magic.ui.views.ledger import Ledger
 
