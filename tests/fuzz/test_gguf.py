@@ -44,6 +44,7 @@ MEMORY = 300 << 20  # bytes that reading headers may add
 SECONDS = 2.0  # of this thread, for one header
 BATCH = 40  # loads in one child process
 LOADS = "mutated loads"
+PROGRAMS = "LLM_MAGIC_FUZZ_PROGRAMS"  # where children keep what tinygrad compiles
 TEXT = "Once upon a time, <|im_start|>user\nhello<end_of_turn> world 12 \u00e9\U0001f600"
 LENGTHS = (0, 1, 2**16, 2**28, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 COUNTS = (0, 1, 2, 3, 5, 7, 31, 33, 64, 255, 65_535, 2**31 - 1, 2**31, 2**32 - 1)
@@ -383,11 +384,12 @@ def loadable(rng: random.Random) -> bytes:
 
 @functools.cache
 def folder() -> "tempfile.TemporaryDirectory[str]":
-    """A child's own folder, and cache: of the user's it has the compiled kernels only."""
+    """A child's own folder, and cache: what is compiled is shared, nothing else."""
     own = tempfile.TemporaryDirectory()
-    compiled = cache_dir() / "bin"
-    compiled.mkdir(parents=True, exist_ok=True)
-    Path(own.name, "bin").symlink_to(compiled, target_is_directory=True)
+    compiled = {"bin": cache_dir() / "bin", "tinygrad": Path(os.environ[PROGRAMS])}
+    for name, path in compiled.items():
+        path.mkdir(parents=True, exist_ok=True)
+        Path(own.name, name).symlink_to(path, target_is_directory=True)
     os.environ["LLM_MAGIC_CACHE"] = own.name
     warnings.simplefilter("ignore")
     return own
@@ -426,6 +428,15 @@ def answer(engine: Engine, rng: random.Random) -> str:
     return f"{way}: tokens" if tokens else f"{way}: no tokens"
 
 
+@contextmanager
+def shared_programs() -> Iterator[None]:
+    """One folder for tinygrad's programs of all child processes: most files need the same ones."""
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PROGRAMS, path)
+        yield
+
+
+@shared_programs()
 def test_a_mutated_model_gives_tokens_or_an_error_of_the_package() -> None:
     outcomes, numbers = Counter[str](), rounds(LOADS)
     while batch := [number for number, _ in islice(numbers, BATCH)]:
@@ -439,4 +450,5 @@ def test_a_mutated_model_gives_tokens_or_an_error_of_the_package() -> None:
 
 if __name__ == "__main__":
     counts = map(int, sys.argv[1:])
-    print(isolated.run("fuzz.test_gguf", *counts, seconds_each=60, verbose=True))
+    with shared_programs():
+        print(isolated.run("fuzz.test_gguf", *counts, seconds_each=60, verbose=True))
