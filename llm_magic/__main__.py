@@ -1,4 +1,4 @@
-"""`python -m llm_magic`: demo, fetch, models, bench, chat.
+"""`python -m llm_magic`: demo, fetch, models, remove, bench, chat.
 
 An error of the package is one line on stderr, and the exit status is 1. Imports that take time are
 made inside the command that needs them.
@@ -64,8 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("names", nargs="*", default=["smollm2"], metavar="MODEL")
     fetch.set_defaults(run=_fetch)
 
-    models = commands.add_parser("models", help="list the models that have a name")
+    models = commands.add_parser(
+        "models", help="list the models that have a name, and what they need"
+    )
     models.set_defaults(run=_models)
+
+    remove = commands.add_parser("remove", help="delete the files of models that were downloaded")
+    remove.add_argument("names", nargs="+", metavar="MODEL")
+    remove.set_defaults(run=_remove)
 
     commands.add_parser("bench", help="measure speed: bench --help", add_help=False)
     chat = commands.add_parser("chat", help="talk to a model in this terminal")
@@ -186,10 +192,19 @@ def _fetch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _models(options: argparse.Namespace) -> int:
+def _remove(options: argparse.Namespace) -> int:
     from . import models
 
-    for line in models.listing():
+    for name in options.names:
+        gone = models.remove(name)
+        print(f"{gone.name}: removed, {gone.size / 1e6:,.0f} MB are free again")
+    return 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    from . import catalogue
+
+    for line in catalogue.listing():
         print(line)
     return 0
 

@@ -187,6 +187,13 @@ class Hub:
             entry.llm.unload()
         return [entry.llm.model for entry in gone]
 
+    def remove(self, name: str) -> models.Removed:
+        """Delete the files of a fetched model that is not loaded; see `models.remove`."""
+        with self._lock:
+            self._forget_closed()
+            used = {entry.key[0] for entry in self._entries} | {key[0] for key in self._loading}
+        return models.remove(_name(name, self.default), used)
+
     def _named(self, name: str) -> _Entry | None:
         with self._lock:
             self._forget_closed()

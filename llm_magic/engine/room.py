@@ -6,6 +6,7 @@ with the notebook's variables. So sizes are compared before anything is allocate
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from llm_magic.errors import ModelError
@@ -62,37 +63,49 @@ def _stat(path: Path, key: str) -> int:
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a model takes, in bytes.
+
+    weights: as they lie in memory. position: of KV cache for one token. fixed: of work memory.
+    """
+
+    weights: int
+    position: int
+    fixed: int
+
+    def total(self, n_ctx: int) -> int:
+        """With one conversation of so many tokens.
+
+        >>> Need(weights=100, position=2, fixed=50).total(n_ctx=10)
+        170
+        """
+        return self.weights + self.position * n_ctx + self.fixed
+
+
 def check_fits(
-    name: str,
-    weights: int,
-    position: int,
-    n_ctx: int,
-    fixed: int,
-    room: Callable[[], int | None] = available,
+    name: str, need: Need, n_ctx: int, room: Callable[[], int | None] | None = None
 ) -> None:
     """Refuse a model that does not fit into the memory that is free.
 
     Args:
         name: Of the model's file.
-        weights: Bytes of the weights in memory.
-        position: Bytes of KV cache for one token.
+        need: What it takes.
         n_ctx: The context asked for, in tokens; one conversation of it must fit.
-        fixed: Bytes of work memory.
-        room: Tells the bytes that are free, or None.
+        room: Tells the bytes that are free, or None; without it, `available`.
 
     Raises:
         ModelError: It does not fit. The message names the sizes and the largest context that would.
 
-    >>> check_fits("m.gguf", 10 << 30, 40_000, 4096, 0, lambda: 8 << 30)
+    >>> check_fits("m.gguf", Need(10 << 30, 40_000, 0), 4096, lambda: 8 << 30)
     Traceback (most recent call last):
     llm_magic.errors.ModelError: m.gguf needs 10.9 GB of memory (weights 10.7 GB, ...
     """
-    free = room()
-    need = weights + position * n_ctx + fixed
-    if free is None or need + RESERVE <= free:
+    free = (room or available)()
+    if free is None or need.total(n_ctx) + RESERVE <= free:
         return
-    most = (free - RESERVE - weights - fixed) // position if position else 0
-    most = most // 256 * 256
+    left = free - RESERVE - need.weights - need.fixed
+    most = left // need.position // 256 * 256 if need.position else 0
     way = (
         f"a context of {most:,} tokens would fit: ctx={most} (%llm load NAME --ctx {most})"
         if most >= 256
@@ -100,7 +113,8 @@ def check_fits(
         "(%llm unload)"
     )
     raise ModelError(
-        f"{name} needs {need / 1e9:.1f} GB of memory (weights {weights / 1e9:.1f} GB, KV cache "
-        f"{position * n_ctx / 1e9:.1f} GB for {n_ctx:,} tokens, work memory {fixed / 1e9:.1f} GB), "
-        f"and {free / 1e9:.1f} GB is free; {way}"
+        f"{name} needs {need.total(n_ctx) / 1e9:.1f} GB of memory (weights "
+        f"{need.weights / 1e9:.1f} GB, KV cache {need.position * n_ctx / 1e9:.1f} GB for "
+        f"{n_ctx:,} tokens, work memory {need.fixed / 1e9:.1f} GB), and {free / 1e9:.1f} GB is "
+        f"free; {way}"
     )

@@ -5,7 +5,7 @@ Comes in: a name, a path, a folder, the URL of a .gguf file or `owner/repo[:file
 what is inside.
 
 In this package: table.py (the models that have a name), cache.py (files, checksums), wheels.py
-(from the package index), web.py (URLs and the hub); here is what a string means.
+(from the package index), web.py (URLs and the hub), removal.py; here is what a string means.
 
 No network unless a model that is not here is asked for; none at all with LLM_MAGIC_OFFLINE=1.
 """
@@ -15,13 +15,15 @@ import difflib
 import os
 import re
 import threading
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import ModelError, ModelNotFoundError
 from ..sampling import Sampling
-from . import web, wheels
+from . import removal, web, wheels
 from .cache import cache_dir, sha256
+from .removal import Removed
 from .table import DEFAULT, LINKED, PACKAGED, Linked, Packaged, builtin, key
 from .wheels import Progress
 
@@ -29,12 +31,13 @@ __all__ = [
     "DEFAULT",
     "Known",
     "Progress",
+    "Removed",
     "Resolved",
     "cache_dir",
     "fetch",
     "known",
-    "listing",
     "register",
+    "remove",
     "resolve",
     "sha256",
 ]
@@ -62,14 +65,22 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A row of `known()`. size: bytes (of a file that is still on the web about so many), 0 =
-    unknown; cached: loading it needs no network."""
+    """A row of `known()`.
+
+    size: bytes (of a file that is still on the web about so many), 0 = unknown. cached: loading it
+    needs no network. memory: bytes that it takes with one conversation of 4,096 tokens, and
+    context: tokens that it was made for, as the table of named models says; 0 = unknown. path: of
+    the file, where it is here.
+    """
 
     name: str
     description: str
     size: int
     cached: bool
     licence: str
+    memory: int = 0
+    context: int = 0
+    path: Path | None = None
 
 
 def resolve(
@@ -125,29 +136,80 @@ def known() -> list[Known]:
     """Every name that `resolve` knows: built in, linked, registered. Uses no network."""
     rows = []
     for m in PACKAGED:
-        here = wheels.have(m) is not None
-        rows.append(Known(m.name, m.description, m.size, here, m.licence))
+        found = wheels.have(m)
+        path = found[0] if found else None
+        rows.append(
+            Known(m.name, m.description, m.size, bool(path), m.licence, m.memory, m.context, path)
+        )
     for link in LINKED:
-        path = web.url_path(link.url)
-        here = path.exists()
-        size = path.stat().st_size if here else link.size
-        rows.append(Known(link.name, link.description, size, here, link.licence))
+        file = web.url_path(link.url)
+        path = file if file.exists() else None
+        size = file.stat().st_size if path else link.size
+        rows.append(
+            Known(link.name, link.description, size, bool(path), link.licence,
+                  link.memory, link.context, path)
+        )  # fmt: skip
     for name, target in _registered.items():
-        path = Path(target).expanduser()
-        size = path.stat().st_size if path.is_file() else 0
-        rows.append(Known(name, f"registered: {target}", size, path.exists(), ""))
-    return rows
+        file = Path(target).expanduser()
+        size = file.stat().st_size if file.is_file() else 0
+        path = file if file.is_file() else None
+        rows.append(Known(name, f"registered: {target}", size, file.exists(), "", path=path))
+    return rows + _downloads({row.path for row in rows})
 
 
-def listing() -> list[str]:
-    """`known()` as lines of text."""
-    lines = []
-    for row in known():
-        state = "here" if row.cached else "to fetch"
-        size = f"{row.size / 1e6:,.0f} MB" if row.size else ""
-        licence = f" [{row.licence}]" if row.licence else ""
-        lines.append(f"{row.name:13} {state:8} {size:>8}  {row.description}{licence}")
-    return lines
+def _downloads(named: Container[Path | None]) -> list[Known]:
+    """Fetched files that have no name: their path is what loads and removes them."""
+    found = sorted(p for p in web.downloads() if p not in named)
+    return [
+        Known(_short(p), "fetched from a URL", p.stat().st_size, True, "", path=p) for p in found
+    ]
+
+
+def _short(path: Path) -> str:
+    """A path with ~ for the user's folder."""
+    with contextlib.suppress(ValueError, RuntimeError):
+        return str("~" / path.relative_to(Path.home()))
+    return str(path)
+
+
+def remove(name: str | os.PathLike[str], spare: Container[str] = ()) -> Removed:
+    """Remove a fetched model from this machine; it can be fetched again.
+
+    Args:
+        name: What was fetched: a name, a .gguf URL, `owner/repo[:file]`, or a path in the cache.
+        spare: Real paths of files that are in use; a model that has one is not touched.
+
+    Raises:
+        ModelNotFoundError: There is nothing of it here.
+        ModelError: It is in use, is a file of the user's own, or cannot be removed.
+    """
+    text = os.fspath(name).strip()
+    with _fetching:
+        found = _held(text, ())
+        if any(os.path.realpath(p) in spare for p in found):
+            raise ModelError(f"{text} is loaded: unload it first (%llm unload {text})")
+        return removal.remove(text, found)
+
+
+def _held(name: str, through: tuple[str, ...]) -> list[Path]:
+    """The files of a fetched model that are here."""
+    short = key(name)
+    match builtin().get(short) or _registered.get(short):
+        case Packaged() as m:
+            return removal.of_packages(m)
+        case Linked() as link:
+            return removal.of_url(link.url)
+        case str(target) if short not in through:
+            return _held(target, (*through, short))
+    if REMOTE.match(name):
+        return removal.of_url(name)
+    path = _expanded(name)
+    if os.path.isdir(path) or os.path.exists(path):
+        return removal.of_path(path)
+    hub = HUB.fullmatch(name)
+    if hub and (hub["file"] or not name.lower().endswith(".gguf")):
+        return removal.of_hub(hub["repo"], hub["file"])
+    raise _no_path(path) if re.search(r"[/\\]|^[.~]|\.gguf$", name, re.I) else _unknown(name)
 
 
 # ----------------------------------------------------------------------------- what a string means

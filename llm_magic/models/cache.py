@@ -91,8 +91,7 @@ def place(made: Path, target: Path) -> None:
 def sha256(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file in hex, remembered until the file's size or times change."""
     real = Path(os.path.realpath(path))
-    state = _state(real)
-    stamp = cache_dir() / "stamps" / f"{hashlib.sha1(os.fsencode(real)).hexdigest()}.json"
+    state, stamp = _state(real), _stamp(real)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads(stamp.read_text())
         if note["state"] == state:
@@ -104,6 +103,16 @@ def sha256(path: str | os.PathLike[str]) -> str:
         with contextlib.suppress(OSError):  # a read-only cache: hash again next time
             _write(stamp, json.dumps(note))
     return digest
+
+
+def forget(path: Path) -> None:
+    """Drop the remembered checksum of a file that is about to be removed."""
+    with contextlib.suppress(OSError):
+        _stamp(path).unlink()
+
+
+def _stamp(real: Path) -> Path:
+    return cache_dir() / "stamps" / f"{hashlib.sha1(os.fsencode(real)).hexdigest()}.json"
 
 
 def _state(path: Path) -> list[int]:

@@ -28,7 +28,8 @@ class Wheel:
 class Packaged:
     """A model whose bytes come from the package index: the wheels' members, one after the other.
 
-    sampling: settings for chats where nothing else is asked for.
+    memory: bytes that it takes with one conversation of 4,096 tokens. context: tokens that it was
+    made for. sampling: settings for chats where nothing else is asked for.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Packaged:
     size: int
     sha256: str
     wheels: tuple[Wheel, ...]
+    memory: int = 0
+    context: int = 0
     sampling: Sampling = field(default_factory=Sampling)
 
     @property
@@ -48,12 +51,14 @@ class Packaged:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A model that is one file on the web. size: about so many bytes."""
+    """A model that is one file on the web. size, memory: about so many bytes; see Packaged."""
 
     name: str
     description: str
     licence: str
     size: int
+    memory: int
+    context: int
     url: str
 
     @property
@@ -89,6 +94,8 @@ PACKAGED = (
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        memory=246_000_000,
+        context=8_192,
         # Its makers recommend the first two. Alone they let stories of this size of model loop.
         sampling=Sampling(temperature=0.2, top_p=0.9, repeat_penalty=1.1),
         wheels=(
@@ -109,6 +116,8 @@ PACKAGED = (
         file="gemma-3-270m-q4_k_m.gguf",
         size=253_113_024,
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        memory=380_000_000,
+        context=32_768,
         wheels=(
             _gemma_part(0, 56_634_990),
             _gemma_part(1, 60_953_371),
@@ -124,6 +133,8 @@ PACKAGED = (
         file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
         size=1_117_320_768,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        memory=1_350_000_000,
+        context=32_768,
         wheels=tuple(_qwen_part(no, size) for no, size in enumerate(_QWEN_SIZES, 1)),
     ),
 )
@@ -136,6 +147,8 @@ LINKED = (
         "Llama 3.2 1B Instruct, Q4_K_M",
         _LLAMA,
         800_000_000,
+        1_080_000_000,
+        131_072,
         _HUB.format("bartowski/Llama-3.2-1B-Instruct-GGUF", "Llama-3.2-1B-Instruct-Q4_K_M.gguf"),
     ),
     Linked(
@@ -143,6 +156,8 @@ LINKED = (
         "SmolLM2 360M Instruct, Q8_0",
         "Apache-2.0",
         400_000_000,
+        640_000_000,
+        8_192,
         _HUB.format("HuggingFaceTB/SmolLM2-360M-Instruct-GGUF", "smollm2-360m-instruct-q8_0.gguf"),
     ),
     Linked(
@@ -150,6 +165,8 @@ LINKED = (
         "SmolLM2 1.7B Instruct, Q4_K_M",
         "Apache-2.0",
         1_100_000_000,
+        2_000_000_000,
+        8_192,
         _HUB.format(
             "HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "smollm2-1.7b-instruct-q4_k_m.gguf"
         ),
@@ -159,6 +176,8 @@ LINKED = (
         "Llama 3.2 3B Instruct, Q4_K_M",
         _LLAMA,
         2_000_000_000,
+        2_680_000_000,
+        131_072,
         _HUB.format("bartowski/Llama-3.2-3B-Instruct-GGUF", "Llama-3.2-3B-Instruct-Q4_K_M.gguf"),
     ),
 )

@@ -73,13 +73,27 @@ def url_path(url: str) -> Path:
     return files() / "url" / key / re.sub(r"[^\w.+-]", "_", url_file(url))
 
 
+def url_paths(url: str) -> list[Path]:
+    """Where the files of a URL are kept: of a split set, all of its files."""
+    return [url_path(each) for each in _urls(url)]
+
+
+def downloads() -> list[Path]:
+    """The (first) files of all models that were fetched from URLs."""
+    return [p for p in files().glob("url/*/*.gguf") if is_model(p.name)]
+
+
+def _urls(url: str) -> list[str]:
+    part = SHARD.fullmatch(url_file(url))
+    if part is None:
+        return [url]
+    own, count = f"-{part['no']}-of-{part['count']}", int(part["count"])
+    return [url.replace(own, f"-{no + 1:05d}-of-{count:05d}") for no in range(count)]
+
+
 def get_url(url: str, say: Progress, offline: bool) -> Path:
     """Fetch a .gguf file that is not there yet; all files when it is one of a split set."""
-    part = SHARD.fullmatch(url_file(url))
-    urls = [url]
-    if part:
-        own, count = f"-{part['no']}-of-{part['count']}", int(part["count"])
-        urls = [url.replace(own, f"-{no + 1:05d}-of-{count:05d}") for no in range(count)]
+    urls = _urls(url)
     for each in urls:
         if url_path(each).exists():
             continue
@@ -145,15 +159,10 @@ def get_hub(repo: str, file: str | None, say: Progress, offline: bool) -> Path:
     file: its name, or a quantisation (`Q8_0`), which the hub is not asked about again once it is
     here; None = the most usual quantisation there is, or what is here when the hub can't be asked.
     """
-    try:
-        import huggingface_hub as hub
-        from huggingface_hub import constants, utils
-    except ImportError:
-        raise ModelError(
-            f"{repo} would be a repository of the Hugging Face hub. To fetch from there, install "
-            "the extra `hub`: pip install 'llm-magic[hub]'"
-        ) from None
-    cached = _cached(Path(constants.HF_HUB_CACHE), repo, file)
+    cached = cached_in_hub(repo, file)
+    import huggingface_hub as hub
+    from huggingface_hub import constants, utils
+
     if cached and (file or offline):
         return cached
     if offline:
@@ -172,6 +181,22 @@ def get_hub(repo: str, file: str | None, say: Progress, offline: bool) -> Path:
     size = path.stat().st_size
     say("download", size, size)
     return path
+
+
+def cached_in_hub(repo: str, file: str | None) -> Path | None:
+    """The (first) file of a repository's model that the hub's cache holds; uses no network.
+
+    Raises:
+        ModelError: `huggingface_hub`, which knows where its cache is, is not installed.
+    """
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        raise ModelError(
+            f"{repo} would be a repository of the Hugging Face hub. To fetch from there, install "
+            "the extra `hub`: pip install 'llm-magic[hub]'"
+        ) from None
+    return _cached(Path(constants.HF_HUB_CACHE), repo, file)
 
 
 def _cached(root: Path, repo: str, file: str | None) -> Path | None:

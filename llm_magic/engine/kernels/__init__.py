@@ -1,7 +1,7 @@
 """CPU kernels: C sources (c/), compiled by tinygrad's own compiler, and what binds them.
 
-Comes in: an open GGUF file and its Config. Goes out: `KernelForward`, `supports`. It must not know
-requests, sampling or text.
+Comes in: an open GGUF file and its Config. Goes out: `KernelForward`, `supports`, `need`. It must
+not know requests, sampling or text.
 
 In reading order: forward.py (the contract), layout.py and c/model.h (where everything lies),
 c/step.h (the pass) and its phases c/rows.h, c/heads.h, c/products.h; under them c/acts.h and
@@ -18,6 +18,6 @@ A new instruction set is a header c/isa_NAME.h and a row in `targets.TARGETS`.
 LLM_MAGIC_KERNEL forces a variant: avx512vnni, avx2vnni, avx2, neon, plain.
 """
 
-from .forward import KernelForward, supports
+from .forward import KernelForward, need, supports
 
-__all__ = ["KernelForward", "supports"]
+__all__ = ["KernelForward", "need", "supports"]

@@ -27,7 +27,7 @@ from ..cpu import cpu_features
 from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
 from ..quants import QUANTS, dequantize, in_tile_blocks
-from ..room import check_fits
+from ..room import Need, check_fits
 from . import job
 from . import layout as lay
 from .layout import KINDS, up
@@ -58,6 +58,36 @@ def supports(gguf: GGUF, config: Config) -> str | None:
     return None
 
 
+def need(gguf: GGUF, config: Config, n_ctx: int, n_slots: int) -> Need:
+    """The memory that `KernelForward` would take; only vectors of the file are read."""
+    layout = _placed(gguf, config)
+    _, scratch = lay.set_context(layout, config, n_ctx)
+    return _need(layout, config, scratch, n_slots)
+
+
+def _placed(gguf: GGUF, config: Config) -> lay.Layout:
+    def read(name: str) -> npt.NDArray[np.float32]:
+        return dequantize(gguf.tensors[name]).reshape(-1)
+
+    return lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
+
+
+def _need(layout: lay.Layout, config: Config, scratch: int, n_slots: int) -> Need:
+    row = up(config.n_vocab, 32)
+    logits = _most_wanted(row, n_slots) * row * 4
+    return Need(layout.weight_bytes, _position_bytes(layout), scratch + logits)
+
+
+def _position_bytes(layout: lay.Layout) -> int:
+    return int(layout.model[0]["kv_chunk"]) * 2 // lay.CHUNK
+
+
+def _most_wanted(row: int, n_slots: int) -> int:
+    """Rows of logits: as many as LOGIT_BYTES hold, but one of each slot in any case."""
+    fit = max(MIN_WANTED, LOGIT_BYTES // (row * 4))
+    return min(MAX_ROWS, max(fit, n_slots))
+
+
 class KernelForward:
     """One model on the CPU. All calls come from one thread; see `Forward` for the contract.
 
@@ -84,18 +114,11 @@ class KernelForward:
         self._closed = self._many = False
         self._before = 0  # rows of the last step
         report = on_progress or (lambda stage, done, total: None)
-
-        def read(name: str) -> npt.NDArray[np.float32]:
-            return dequantize(gguf.tensors[name]).reshape(-1)
-
-        self._layout = lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
+        self._layout = _placed(gguf, config)
         # 16-bit numbers per slot, bytes
         self._slot, scratch = lay.set_context(self._layout, config, n_ctx)
         self._row = up(config.n_vocab, 32)
-        check_fits(
-            gguf.path.name, self._layout.weight_bytes, self.position_bytes, n_ctx,
-            scratch + self._wanted(n_slots) * self._row * 4,
-        )  # fmt: skip
+        check_fits(gguf.path.name, _need(self._layout, config, scratch, n_slots), n_ctx)
         self._weights = Region(self._layout.weight_bytes + lay.up(1, 4096), huge=True)
         self._kv, self._scratch, self._logits = self._sized(n_ctx, n_slots, self._slot, scratch)
         self._filled = np.zeros(n_slots, np.int64)  # positions ever written, per slot
@@ -133,9 +156,7 @@ class KernelForward:
         return self._wanted(self._n_slots)
 
     def _wanted(self, n_slots: int) -> int:
-        """As many as LOGIT_BYTES hold, but one of each slot in any case."""
-        fit = max(MIN_WANTED, LOGIT_BYTES // (self._row * 4))
-        return min(MAX_ROWS, max(fit, n_slots))
+        return _most_wanted(self._row, n_slots)
 
     @property
     def threads(self) -> int:
@@ -247,7 +268,7 @@ class KernelForward:
 
     @property
     def position_bytes(self) -> int:
-        return int(self._layout.model[0]["kv_chunk"]) * 2 // lay.CHUNK
+        return _position_bytes(self._layout)
 
     @property
     def memory_bytes(self) -> int:

@@ -11,6 +11,7 @@ loading. What differs between layers is data: the rotation angles come from the 
 a window is a variable, and a layer without one has a window of the whole context.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from ..forward import F32, I32, StepResult, Taps
 from ..gate import Gate
 from ..gguf import GGUF, TensorInfo
 from ..quants import decode, dequantize
+from ..room import Need, check_fits
 from . import graph
 from .graph import BLOCK, LANES
 from .programs import Array, Program, Run, Values
@@ -37,6 +39,22 @@ SIZES = (1, CHUNK)
 FEW = 2  # so many rows take less time alone than in a chunk that is filled up
 MAX_ROWS = 32
 PIECE = 4096  # rows of a matrix that are decoded at once while loading: bounds the memory for it
+
+
+def need(config: Config) -> Need:
+    """The memory that `Portable` would take on the CPU: weights as float32.
+
+    An embedding that is not the output matrix too stays in the file.
+    """
+    spare = set() if config.tied else {MODEL_WEIGHTS["embedding"]}
+    shapes = [shape for name, shape in config.tensors().items() if name not in spare]
+    weights = 4 * sum(math.prod(shape) for shape in shapes)
+    logits = 4 * sum(SIZES) * -(-config.n_tokens // LANES) * LANES
+    return Need(weights, _position_bytes(config), logits)
+
+
+def _position_bytes(config: Config) -> int:
+    return 2 * config.n_layers * config.kv_dim * 4
 
 
 class Portable:
@@ -56,6 +74,8 @@ class Portable:
         on_progress: Say | None = None,
     ) -> None:
         self.config, self.device = config, device
+        if device == "CPU":
+            check_fits(gguf.path.name, need(config), n_ctx)
         self._gate = gate or Gate()
         self._say: Say = on_progress or (lambda stage, done, total: None)
         self._n_ctx, self._n_slots = n_ctx, n_slots
@@ -104,7 +124,7 @@ class Portable:
 
     @property
     def position_bytes(self) -> int:
-        return 2 * self.config.n_layers * self.config.kv_dim * 4
+        return _position_bytes(self.config)
 
     def forget(self, slot: int) -> None:
         """See `Forward.forget`. The memory stays: programs are bound to it."""

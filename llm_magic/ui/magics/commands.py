@@ -86,7 +86,16 @@ def unload(nb: Notebook, rest: str) -> None:
 def models(nb: Notebook, rest: str) -> None:
     """Which models there are."""
     parse(nb, command_parser(nb, "models"), rest)
-    nb.show(status.models(hub.loaded()))
+    nb.show(status.models(hub.loaded(), nb.magic_name))
+
+
+def remove(nb: Notebook, rest: str) -> None:
+    """Delete the files of a fetched model."""
+    parser = command_parser(nb, "remove")
+    parser.add_argument("name")
+    gone = hub.remove(parse(nb, parser, rest).name)
+    what = f"{gone.name} was removed from this machine ({gone.size / 1e6:,.0f} MB are free again)"
+    nb.show(status.note(f"{what}; %{nb.magic_name} fetch brings it back"))
 
 
 def state(nb: Notebook, rest: str) -> None:
@@ -369,7 +378,8 @@ COMMANDS = {
         "load and use a model",
     ),
     "unload": Command(unload, "[NAME]", "free one model, or all"),
-    "models": Command(models, "", "which models there are"),
+    "models": Command(models, "", "which models there are, and what they need"),
+    "remove": Command(remove, "NAME", "delete the files of a model that was downloaded"),
     "status": Command(state, "", "what is loaded"),
     "chat": Command(chat, "[options of %%llm]", "a chat beside the cells, on the same engine"),
     "tokenize": Command(

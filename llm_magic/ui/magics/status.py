@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llm_magic import models as files
+from llm_magic import catalogue, columns
 from llm_magic.errors import named
 from llm_magic.llm import LLM
 
@@ -108,25 +108,17 @@ def loaded(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
     return note(" · ".join(parts))
 
 
-def models(loaded: Sequence[LLM]) -> Fragment:
-    """All names that can be loaded."""
-    names = {llm.model for llm in loaded}
-    known = files.known()
-    rows = [
-        (
-            row.name,
-            "loaded" if row.name in names else "here" if row.cached else "to fetch",
-            f"{row.size / 1e6:,.0f} MB" if row.size else "",
-            row.description,
-            row.licence,
-        )
-        for row in known
-    ]
-    extra = names - {row.name for row in known}
-    rows += [(name, "loaded", "", "", "") for name in sorted(extra)]
-    # A name, a state and a size are read as one; the other columns have room to break, in the
+def models(loaded: Sequence[LLM], magic: str) -> Fragment:
+    """All names that can be loaded, and what to type."""
+    used = {llm.model: _state(llm).get("path") for llm in loaded}
+    known = catalogue.rows()
+    rows = [catalogue.cells(row, used, used.values()) for row in known]
+    paths = {str(row.path) for row in known}
+    extra = {n for n, path in used.items() if path not in paths} - {row.name for row in known}
+    rows += [(name, "loaded", *[""] * 5) for name in sorted(extra)]
+    # A name, a state and sizes are read as one; the other columns have room to break, in the
     # middle of an address too: else it would take that of the column before it.
-    look = (*["white-space:nowrap"] * 3, *["overflow-wrap:anywhere"] * 2)
+    look = (*["white-space:nowrap"] * 5, *["overflow-wrap:anywhere"] * 2)
     cells = [
         [
             f'<span style="{how}">{html.text(cell)}</span>'
@@ -134,7 +126,18 @@ def models(loaded: Sequence[LLM]) -> Fragment:
         ]
         for row in rows
     ]
-    page = html.table(("model", "state", "size", "what it is", "licence"), cells, numbers=(2,))
-    hint = "also: a path to a .gguf file, a folder, or owner/repo[:file] of the Hugging Face hub"
-    plain = "\n".join(f"{r[0]:14} {r[1]:9} {r[2]:>8}  {r[3]}" for r in rows)
-    return Fragment(page + html.note(html.text(hint)), f"{plain}\n{hint}")
+    page = html.table(_MODELS, cells, numbers=(2, 3, 4))
+    hints = [hint.format(f"%{magic}") for hint in _HINTS]
+    plain = columns.aligned([_MODELS[:6], *(row[:6] for row in rows)], {2, 3, 4})
+    notes = "".join(html.note(html.text(hint)) for hint in hints)
+    return Fragment(page + notes, "\n".join([*plain, *hints]))
+
+
+_MODELS = ("model", "state", "size", "memory", "context", "what it is", "licence")
+# {0}: the magic's name.
+_HINTS = (
+    "{0} load NAME fetches and loads a model; {0} fetch NAME only downloads it;"
+    " {0} remove NAME deletes what was downloaded.\n"
+    "Memory: with one conversation of 4,096 tokens. NAME is also a path to a .gguf file, a folder,"
+    " the URL of a .gguf file, or owner/repo[:file] of the Hugging Face hub."
+).splitlines()
