@@ -1,38 +1,34 @@
-"""The thread behind one chat: it owns the turns and everything that the pages are sent.
+"""The thread behind one chat: it owns the turns, and handles the messages of the pages.
 
 `submit`, `stop` and `wait` may be called from any thread and return at once. All else happens on
-the controller's thread. Each request has a reader thread of its own, which loads the model and
-iterates the stream (so tools run there) and puts what it gets into the controller's inbox: the
-controller never waits for a model and always answers a reloaded page. Nothing here prints: what a
-thread prints would land in whichever cell runs now.
+the controller's thread, which never waits for a model (runner.py), so it always answers a reloaded
+page. Nothing here prints: the output would appear in whichever cell runs now.
 """
 
-import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Any
 
-from llm_magic.branching import choice, measured, prefix
-from llm_magic.chat.fold import Fold
+from llm_magic.branching import choice, prefix
 from llm_magic.chat.reply import Reply
 from llm_magic.errors import RequestError
-from llm_magic.events import Message, ToolCall, ToolDone
+from llm_magic.events import Message
 from llm_magic.ui.views import throughput
 from llm_magic.ui.views.ledger import Ledger
 from llm_magic.utf8 import question_text, whole_json
 
 from ..shared import settings
-from ..shared.phases import IDLE, NOTES, START, STOPPING, Phase, describe, phase_of
+from ..shared.phases import describe
 from ..shared.protocol import Op
-from ..shared.stream_reader import OpenStream, StreamUpdate, start_reading
+from ..shared.stream_reader import StreamUpdate
 from ..shared.token_rows import rows
 from ..shared.worker import Worker
 from . import resume
 from .outbox import ChatOutbox
-from .request import ApprovalRequest, ChatHost, ChatRequest, await_verdict
+from .request import ApprovalRequest, ChatHost
 from .resume import SavedConversation
+from .runner import ChatRunner
 from .saved import VERSION
 from .thread import ChatThread, ChatTurn, plain
 from .transcript import Transcript
@@ -56,23 +52,21 @@ class ChatController:
         self.turns = ChatThread(render)
         self.messages: tuple[Message, ...] = ()  # replaced as a whole: any thread may read it
         self.last: Reply | None = None
-        self.earlier: SavedConversation | None = (
-            None  # a conversation that is offered, until there is one
-        )
+        # A conversation that is offered until the chat has one of its own.
+        self.earlier: SavedConversation | None = None
         self._made: dict[str, Any] = {}  # settings that a person made
         self._host = host
         self._out = ChatOutbox(host.post)
-        after = (self._show_text, self._out.flush)
+        self._runner = ChatRunner(self.turns, host, self._out, self.put, self._settle)
+        after = (self._runner.show_text, self._out.flush)
         self._worker = Worker(
             "llm-chat",
             self._handle,
             after,
             self._fault,
             _starts_work,
-            lambda: self._run is not None,
+            lambda: self._runner.run is not None,
         )
-        self._run: ChatRequest | None = None
-        self._question: ApprovalRequest | None = None
         self._watched: Ledger | None = None
         # What was cleared, and the settings that go with it.
         self._cleared: tuple[ChatTurn, Mapping[str, object]] | None = None
@@ -83,6 +77,10 @@ class ChatController:
     def submit(self, message: Mapping[str, Any]) -> None:
         """Take a message of a page. Returns at once and never raises."""
         self._worker.put(message)
+
+    def put(self, item: object) -> None:
+        """Put an item into the inbox of the controller's thread."""
+        self._worker.put(item)
 
     def load(self, data: Any) -> None:
         """Replace the conversation by a saved one.
@@ -147,9 +145,9 @@ class ChatController:
     def _handle(self, item: object) -> None:
         match item:
             case StreamUpdate():
-                self._on_update(item)
+                self._runner.update(item)
             case ApprovalRequest():
-                self._ask(item)
+                self._runner.ask(item)
             case Search():
                 self._search(item)
             case Mapping():
@@ -166,7 +164,7 @@ class ChatController:
             case {"t": "keeps"}:
                 self._host.kept_by_page()
             case {"t": "stop"}:
-                self._stop()
+                self._runner.stop()
             case {"t": "send", "text": str(text)}:
                 self._send(text, str(message.get("nonce", "")))
             case {"t": "edit", "id": int(id), "text": str(text)}:
@@ -182,7 +180,7 @@ class ChatController:
             case {"t": "tokens", "id": int(id)}:
                 self._tokens(id)
             case {"t": "verdict", "call": str(call), "yes": bool(yes)}:
-                self._verdict(call, yes, message.get("arguments"))
+                self._runner.answer_question(call, yes, message.get("arguments"))
             case {"t": "set", "name": str(name)}:
                 self._set(name, message.get("value"))
             case {"t": "ledger"}:
@@ -219,12 +217,16 @@ class ChatController:
             {"o": "place", "key": self._host.key},
             self._offered(),
         ]
-        ops += [{"o": "ask", **self._question.shown()}] if self._question else []
+        ops += [{"o": "ask", **self._runner.question.shown()}] if self._runner.question else []
         self._out.snapshot(page, ops)
 
     def _send(self, text: str, nonce: str, parent: ChatTurn | None = None) -> None:
-        if self._run is not None or not text.strip() or len(text) > MAX_TEXT:
-            why = "An answer is being written. Stop it, or wait for its end." if self._run else ""
+        if self._runner.run is not None or not text.strip() or len(text) > MAX_TEXT:
+            why = (
+                "An answer is being written. Stop it, or wait for its end."
+                if self._runner.run
+                else ""
+            )
             self._refuse(text, nonce, why)
             return
         user = self.turns.add(parent or self.turns.last(), "user", question_text(text))
@@ -248,46 +250,33 @@ class ChatController:
         if turn is None or turn.reply is None or turn.parent is None:
             return
         given = prefix(turn.reply, at, choice(turn.reply, at, alternative + 1))
-        self._start(turn.parent, self._host.fork(turn.reply, given))
+        self._runner.start(turn.parent, self._host.fork(turn.reply, given))
 
     def _continue(self, id: int) -> None:
         turn = self._answered(id)
         if turn is None or turn.reply is None or turn.parent is None or not turn.can_continue:
             return
         if turn.exact:
-            self._start(turn.parent, self._host.fork(turn.reply, turn.reply.tokens), extends=turn)
+            self._runner.start(
+                turn.parent, self._host.fork(turn.reply, turn.reply.tokens), extends=turn
+            )
             return
         # Its tokens are unknown, as of an answer in a saved notebook: the model reads its text.
         begun = (*self.turns.messages(turn.parent), Message("assistant", turn.reply.text))
-        self._start(turn.parent, self._host.extend(begun), extends=turn, begun=turn.reply.text)
+        self._runner.start(
+            turn.parent, self._host.extend(begun), extends=turn, begun=turn.reply.text
+        )
 
     def _branch(self, id: int, index: int) -> None:
         turn = self.turns.find(id)
-        if turn is not None and self._run is None and self.turns.choose(turn, index):
-            self._redraw(turn.parent)
+        if turn is not None and self._runner.run is None and self.turns.choose(turn, index):
+            self._out.path(self.turns, turn.parent)
             self._settle()
 
     def _tokens(self, id: int) -> None:
         turn = self.turns.find(id)
         if turn is not None and turn.reply is not None:
             self._out.add("tokens", id=id, rows=rows(turn.reply.tokens))
-
-    def _verdict(self, call: str, yes: bool, arguments: object) -> None:
-        question = self._question
-        if question is None or question.call.id != call:
-            return
-        verdict: object = yes
-        if yes and isinstance(arguments, str):
-            try:
-                verdict = json.loads(arguments)
-            except ValueError as error:
-                self._out.notice(f"These arguments are not JSON: {error}")
-                return
-            if verdict == question.arguments:
-                verdict = True
-        self._question = None
-        self._out.add("asked", call=call)
-        question.answer.put(verdict)
 
     def _set(self, name: str, value: object) -> None:
         error = ""
@@ -326,9 +315,9 @@ class ChatController:
         return {"model": self._host.name, "values": dict(self._host.settings())}
 
     def _change(self, change: Callable[[], None]) -> None:
-        if self._run is None:
+        if self._runner.run is None:
             change()
-            self._redraw(self.turns.root)
+            self._out.path(self.turns, self.turns.root)
             self._settle()
 
     def _undo(self) -> None:
@@ -402,166 +391,20 @@ class ChatController:
         self._out.notice("The earlier conversation was set aside. Undo brings it back.", "restore")
         self._settle()
 
-    def _stop(self) -> None:
-        run = self._run
-        if run is None:
-            return
-        run.stopping = True
-        if run.stream is not None:
-            run.stream.cancel("interrupted")
-            self._out.phase(STOPPING)
-        else:
-            # The model is being loaded, which goes on by itself; only the request is dropped.
-            self._end(run, None, None)
-
-    # ------------------------------------------------------------------ a run
+    # ------------------------------------------------------------------ answers
 
     def _answered(self, id: int) -> ChatTurn | None:
         turn = self.turns.find(id)
-        free = self._run is None and turn is not None and turn.role == "assistant"
+        free = self._runner.run is None and turn is not None and turn.role == "assistant"
         return turn if free else None
 
     def _answer(self, user: ChatTurn) -> None:
-        self._start(user, self._host.open(self.turns.messages(user), self._decide))
-
-    def _start(
-        self,
-        user: ChatTurn,
-        open_: OpenStream,
-        extends: ChatTurn | None = None,
-        begun: str = "",
-    ) -> None:
-        turn = self.turns.add(user, "assistant", begun)
-        turn.busy = True
-        turn.answer.update(begun)
-        run = self._run = ChatRequest(turn, Fold(self._host.name), extends, begun)
-        self._redraw(user.parent)
-        self._out.phase(START)
-        start_reading("llm-chat-reader", run, open_, self._worker.put, self._host.window)
-
-    def _decide(self, call: ToolCall, arguments: object) -> Any:
-        """Whether this call may be made. Called on the reader's thread."""
-        run = self._run
-        return (
-            "the turn is over"
-            if run is None
-            else await_verdict(run, call, arguments, self._worker.put)
-        )
-
-    def _ask(self, question: ApprovalRequest) -> None:
-        if question.run is self._run:
-            self._question = question
-            self._out.add("ask", **question.shown())
-            self._out.phase(Phase("ask", f"May {question.call.name} be called?"))
-
-    def _on_update(self, told: StreamUpdate[ChatRequest]) -> None:
-        run = told.run
-        if told.opened is not None:
-            run.stream = told.opened
-            if run.stopping:
-                run.stream.cancel("interrupted")
-        if run is not self._run:
-            return
-        if told.what is not None:
-            run.add(told.what)
-            if isinstance(told.what, ToolDone):
-                run.turn.trace = (*run.turn.trace, told.what.record)
-                self._out.add("tools", id=run.turn.id, html=run.turn.ending()["tools"])
-            phase = phase_of(told.what, self._host.name)
-            if phase is not None and not run.stopping:
-                self._out.phase(phase)
-        if told.ended:
-            run.turn.messages = told.added
-            self._end(run, told.reply, told.error, told.window)
-
-    def _show_text(self) -> None:
-        run = self._run
-        if run is None:
-            return
-        turn, reasoning, answer = run.turn, run.text("reasoning"), run.text("answer")
-        self._out.patch(turn.id, "reasoning", turn.reasoning.update(reasoning))
-        self._out.patch(turn.id, "answer", turn.answer.update(answer), answer[len(turn.text) :])
-        turn.text = answer
-        if run.count and not self._out.empty:
-            self._out.add("live", n=run.count, tps=round(run.speed, 1))
-
-    def _end(
-        self,
-        run: ChatRequest,
-        reply: Reply | None,
-        error: BaseException | None,
-        window: int | None = None,
-    ) -> None:
-        turn, self._run = run.turn, None
-        self._forget_question()
-        reply = reply or run.fold.reply()
-        empty = not (reply.text or reply.reasoning or reply.calls or turn.trace)
-        if run.begun:
-            # The text that was continued is part of the answer, but its tokens are not known.
-            reply = replace(reply, text=run.begun + reply.text, tokens=(), kinds=(), prompt_ids=())
-            reply = replace(reply, prompt=None)
-        turn.busy = False
-        if error is not None and not run.stopping:
-            turn.error = describe(error)
-            self._out.notice(turn.error)
-        if empty and (turn.error or run.stopping):
-            self._withdraw(turn)
-        else:
-            self.turns.at = datetime.now(UTC).isoformat(timespec="seconds")
-            self._finish(turn, reply, run.stopping, run.extends)
-            self._measure(reply, window)
-            self._host.ledger.add(throughput.entry(measured(reply), "chat"))
-        self._out.phase(IDLE)
-        self._settle()
-
-    def _finish(
-        self, turn: ChatTurn, reply: Reply, stopped: bool, extended: ChatTurn | None
-    ) -> None:
-        turn.reply = reply
-        turn.note = NOTES.get("interrupted" if stopped else reply.finish_reason or "", "")
-        self._out.patch(turn.id, "reasoning", turn.reasoning.settle(reply.reasoning))
-        self._out.patch(turn.id, "answer", turn.answer.settle(reply.text))
-        # The page has the text already, but for a stop string that was taken off its end.
-        text = {} if turn.text == reply.text else {"text": reply.text}
-        turn.text = reply.text
-        self._out.add("done", id=turn.id, **text, **turn.ending())
-        if extended is not None:
-            self.turns.remove(extended)
-            self._redraw(turn.parent)
-
-    def _measure(self, reply: Reply, window: int | None) -> None:
-        if window and reply.usage.total:
-            self._out.state("context", used=reply.usage.total, size=window)
-
-    def _withdraw(self, turn: ChatTurn) -> None:
-        """No text came: put the question back into the input and remove its turn."""
-        user = turn.parent
-        self.turns.remove(turn)
-        if user is None:
-            return
-        if user.children:
-            self._redraw(user)
-            return
-        self._out.add("draft", text=user.text)
-        above = user.parent
-        self.turns.remove(user)
-        self._redraw(above)
+        self._runner.start(user, self._host.open(self.turns.messages(user), self._runner.decide))
 
     # ------------------------------------------------------------------ to the page
 
     def _refuse(self, text: str, nonce: str, why: str) -> None:
         self._out.add("refused", nonce=nonce, text=text, why=why)
-
-    def _forget_question(self) -> None:
-        if self._question is not None:
-            self._out.add("asked", call=self._question.call.id)
-            self._question = None
-
-    def _redraw(self, below: ChatTurn | None) -> None:
-        """Send the pages the shown path from the turns below this one on."""
-        path = self.turns.path()
-        at = path.index(below) + 1 if below in path else 0
-        self._out.add("path", at=at, turns=[turn.picture() for turn in path[at:]])
 
     def _settle(self) -> None:
         if self.earlier is not None:

@@ -6,6 +6,7 @@ from llm_magic.json_types import Json
 
 from ..shared.phases import IDLE, Phase
 from ..shared.protocol import Outbox, Post
+from .thread import ChatThread, ChatTurn
 
 
 class ChatOutbox(Outbox):
@@ -37,3 +38,9 @@ class ChatOutbox(Outbox):
         edits: list[Json] = [list(patch) for patch in patches]
         if edits or text:
             self.add("tail", id=id, part=part, edits=edits, text=text)
+
+    def path(self, turns: ChatThread, below: ChatTurn | None) -> None:
+        """The shown path from the turns below this one on."""
+        path = turns.path()
+        at = path.index(below) + 1 if below in path else 0
+        self.add("path", at=at, turns=[turn.picture() for turn in path[at:]])
