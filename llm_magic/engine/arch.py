@@ -4,196 +4,39 @@ Comes in: metadata (name -> Python value) and the shape of every tensor (name ->
 Goes out: `Config`, complete and checked: whoever holds one need not look at the file's keys again.
 It must not know tinygrad, files, quantisation or text.
 
-What every row computes, from `Config` alone (x: [rows, dim], float32; RMS norm with `norm_eps`):
-
-    x = embedding[token] * embedding_scale
-    for each layer:
-        h = norm(x, attn_norm)
-        q, k, v = h @ attn_q.T + attn_q_bias, ...            biases where `qkv_bias`
-        q, k = norm(q, attn_q_norm), norm(k, attn_k_norm)    per head, where `qk_norm`
-        q, k = rope(q), rope(k)                              angles of the layer's `Rope`
-        s = q @ k.T * attention_scale                        then cap * tanh(s / cap) with a softcap
-        a = softmax(s where 0 <= q_pos - k_pos < window) @ v
-        h = a @ attn_output.T + attn_output_bias
-        x = x + (norm(h, post_attention_norm) where `post_norms` else h)
-        h = norm(x, ffn_norm)
-        h = (activation(h @ ffn_gate.T) * (h @ ffn_up.T)) @ ffn_down.T
-        x = x + (norm(h, post_ffw_norm) where `post_norms` else h)
-    logits = norm(x, output_norm) @ output.T                 then cap * tanh(l / cap) with a softcap
-
-A new architecture is one row of `ARCHITECTURES`.
+A new architecture is one row of `ARCHITECTURES`, made of the parts in blocks.py, whose docstring
+has the formula that they fill in. Biases and fused tensors are found by their names in the file.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from llm_magic.errors import GGUFError, UnsupportedModelError
 from llm_magic.utf8 import quoted
 
+from .blocks import (
+    FUSED,
+    LAYER_WEIGHTS,
+    MODEL_WEIGHTS,
+    Attention,
+    Block,
+    Config,
+    FeedForward,
+    Layer,
+    NormKind,
+    Parts,
+    QKNorm,
+)
+from .rope import Pairs, Rope
+
 Metadata = Mapping[str, object]
 Shapes = Mapping[str, tuple[int, ...]]
-Pairs = Literal["adjacent", "halves"]
-Activation = Literal["silu", "gelu_tanh"]
 
-# Role -> name in the file. `{i}` is the layer.
-MODEL_WEIGHTS = {
-    "embedding": "token_embd.weight",
-    "output_norm": "output_norm.weight",
-    "output": "output.weight",
-    "rope_factors": "rope_freqs.weight",
-}
-LAYER_WEIGHTS = {
-    "attn_norm": "blk.{i}.attn_norm.weight",
-    "attn_q": "blk.{i}.attn_q.weight",
-    "attn_k": "blk.{i}.attn_k.weight",
-    "attn_v": "blk.{i}.attn_v.weight",
-    "attn_q_bias": "blk.{i}.attn_q.bias",
-    "attn_k_bias": "blk.{i}.attn_k.bias",
-    "attn_v_bias": "blk.{i}.attn_v.bias",
-    "attn_q_norm": "blk.{i}.attn_q_norm.weight",
-    "attn_k_norm": "blk.{i}.attn_k_norm.weight",
-    "attn_output": "blk.{i}.attn_output.weight",
-    "attn_output_bias": "blk.{i}.attn_output.bias",
-    "post_attention_norm": "blk.{i}.post_attention_norm.weight",
-    "ffn_norm": "blk.{i}.ffn_norm.weight",
-    "ffn_gate": "blk.{i}.ffn_gate.weight",
-    "ffn_up": "blk.{i}.ffn_up.weight",
-    "ffn_down": "blk.{i}.ffn_down.weight",
-    "post_ffw_norm": "blk.{i}.post_ffw_norm.weight",
-}
 # Derived data that old converters wrote: what it holds follows from the metadata.
 IGNORED_ENDINGS = (".attn_rot_embd.weight", ".attention.rotary_emb.inv_freq")
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary position embedding of one kind of layer.
-
-    The first `dim` entries of a head turn, the rest stays. pairs: "adjacent" turns (0, 1), (2, 3)
-    (GGUF files of `llama` have their rows permuted for it); "halves" turns (i, i + dim/2).
-    The angle of pair i at position p is p / linear * base ** (-2i / dim) / rope_factors[i].
-    """
-
-    base: float
-    dim: int
-    pairs: Pairs
-    linear: float = 1.0  # positions are divided by it ("linear" rope scaling)
-
-    def inv_freq(self, factors: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float64]:
-        """Radians per position of each pair, float64 [dim // 2]. factors: rope_freqs.weight.
-
-        Reference: ggml divides the angle by freq_factors (Llama 3.1 and later).
-        """
-        freq = self.base ** (-np.arange(0, self.dim, 2, dtype=np.float64) / self.dim) / self.linear
-        return freq if factors is None else freq / factors.astype(np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """What differs between layers. window: a row sees itself and window - 1 before; None: all."""
-
-    rope: Rope
-    window: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Everything about a model but its weights. Counts are positive, shapes are checked."""
-
-    architecture: str
-    dim: int  # width of the residual stream
-    n_heads: int
-    n_kv_heads: int  # divides n_heads: query head h reads key head h // (n_heads // n_kv_heads)
-    head_dim: int  # of queries, keys and values alike
-    ff: int
-    n_vocab: int  # rows of the embedding and of the output matrix
-    n_tokens: int  # entries of the tokenizer, <= n_vocab: ids from n_tokens on are padding rows
-    n_ctx_train: int
-    layers: tuple[Layer, ...]  # their ropes differ in base and scaling only
-    norm_eps: float
-    attention_scale: float
-    activation: Activation
-    tied: bool  # the output matrix is the embedding matrix
-    rope_factors: bool = False  # rope_freqs.weight exists: it divides every layer's inv_freq
-    qk_norm: bool = False
-    post_norms: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False
-    embedding_scale: float = 1.0
-    attention_softcap: float | None = None
-    logit_softcap: float | None = None
-
-    @property
-    def n_layers(self) -> int:
-        return len(self.layers)
-
-    @property
-    def q_dim(self) -> int:
-        return self.n_heads * self.head_dim
-
-    @property
-    def kv_dim(self) -> int:
-        return self.n_kv_heads * self.head_dim
-
-    @property
-    def layer_roles(self) -> tuple[str, ...]:
-        """Weights that every layer has, in the order of use."""
-        left_out = set()
-        if not self.qkv_bias:
-            left_out |= {"attn_q_bias", "attn_k_bias", "attn_v_bias"}
-        if not self.output_bias:
-            left_out |= {"attn_output_bias"}
-        if not self.qk_norm:
-            left_out |= {"attn_q_norm", "attn_k_norm"}
-        if not self.post_norms:
-            left_out |= {"post_attention_norm", "post_ffw_norm"}
-        return tuple(role for role in LAYER_WEIGHTS if role not in left_out)
-
-    @property
-    def model_roles(self) -> tuple[str, ...]:
-        """Weights outside the layers. A tied model has no "output": read "embedding" twice."""
-        left_out = {"output"} if self.tied else set()
-        if not self.rope_factors:
-            left_out |= {"rope_factors"}
-        return tuple(role for role in MODEL_WEIGHTS if role not in left_out)
-
-    def shape(self, role: str) -> tuple[int, ...]:
-        """Row-major shape of a weight: matrices are [outputs, inputs]."""
-        q, kv = self.q_dim, self.kv_dim
-        return {
-            "embedding": (self.n_vocab, self.dim),
-            "output": (self.n_vocab, self.dim),
-            "rope_factors": (self.layers[0].rope.dim // 2,),
-            "attn_q": (q, self.dim),
-            "attn_k": (kv, self.dim),
-            "attn_v": (kv, self.dim),
-            "attn_q_bias": (q,),
-            "attn_k_bias": (kv,),
-            "attn_v_bias": (kv,),
-            "attn_q_norm": (self.head_dim,),
-            "attn_k_norm": (self.head_dim,),
-            "attn_output": (self.dim, q),
-            "ffn_gate": (self.ff, self.dim),
-            "ffn_up": (self.ff, self.dim),
-            "ffn_down": (self.dim, self.ff),
-        }.get(role, (self.dim,))
-
-    def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor that the model needs: name in the file -> row-major shape."""
-        named = {MODEL_WEIGHTS[role]: self.shape(role) for role in self.model_roles}
-        for i in range(self.n_layers):
-            named |= {layer_weight(role, i): self.shape(role) for role in self.layer_roles}
-        return named
-
-
-def layer_weight(role: str, layer: int) -> str:
-    """Name in the file of a layer's weight: ("attn_q", 3) -> "blk.3.attn_q.weight"."""
-    return LAYER_WEIGHTS[role].format(i=layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,30 +85,46 @@ class _Keys:
         return None if unused else self.real(key)
 
 
+Turns = tuple[Rope | None, int | None]  # the rope and the window of a layer
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One row: how a Config follows from the metadata, beyond what all architectures share."""
+    """One row: how a Config follows from the metadata, beyond what all architectures share.
+
+    Attributes:
+        pairs: Which entries of a head turn together.
+        parts: The parts of a layer; their widths and biases come from the file.
+        parallel: See `Block`.
+        output_norm: The norm before the output matrix.
+        scaled_embedding: The embedding is multiplied by sqrt(dim).
+        turns: (keys, n_layers, rope) -> rope and window of every layer.
+        attention_scale: (n_layers, dim, n_heads, head_dim) -> what the key `attention.scale` is
+            where the file lacks it.
+        names: Role -> name in the file, where it is another than in `LAYER_WEIGHTS`.
+    """
 
     pairs: Pairs
-    activation: Activation = "silu"
-    qk_norm: bool = False
-    post_norms: bool = False
-    scaled_embedding: bool = False  # by sqrt(dim)
-    layers: Callable[[_Keys, int, Rope], tuple[Layer, ...]] = field(
-        default=lambda _keys, n_layers, rope: (Layer(rope),) * n_layers
+    parts: Parts = (Attention(), FeedForward())
+    parallel: bool = False
+    output_norm: NormKind = "rms"
+    scaled_embedding: bool = False
+    turns: Callable[[_Keys, int, Rope], tuple[Turns, ...]] = field(
+        default=lambda _keys, n_layers, rope: ((rope, None),) * n_layers
     )
-    # Default of `attention.scale`, from (n_layers, dim, n_heads, head_dim).
     attention_scale: Callable[[int, int, int, int], float] = field(
         default=lambda _n_layers, _dim, _n_heads, head_dim: 1.0 / math.sqrt(head_dim)
     )
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
-def _gemma3_layers(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Layer, ...]:
+def _gemma3_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
     """Five layers with a window and a local rope, then one that sees all. Scaling: global only."""
     window, period = keys.count("attention.sliding_window"), 6
     pattern = keys.metadata.get(keys.name("attention.sliding_window_pattern"))
-    local_rope = Rope(keys.real("rope.freq_base_swa", 10_000.0), rope.dim, rope.pairs)
-    local, full = Layer(local_rope, window), Layer(rope)
+    base = keys.real("rope.freq_base_swa", 10_000.0)
+    local: Turns = (Rope(base, rope.dim, rope.pairs, factors=rope.factors), window)
+    full: Turns = (rope, None)
     if isinstance(pattern, list | tuple | np.ndarray):  # one flag a layer: is it local?
         if len(pattern) != n_layers:
             raise GGUFError(
@@ -278,10 +137,10 @@ def _gemma3_layers(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Layer, ...]:
     return tuple(full if (i + 1) % period == 0 else local for i in range(n_layers))
 
 
-def _gemma2_layers(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Layer, ...]:
+def _gemma2_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
     """Layers with a window and layers that see all take turns, the first with a window."""
-    local = Layer(rope, keys.count("attention.sliding_window", 4096))
-    return tuple(Layer(rope) if i % 2 else local for i in range(n_layers))
+    window = keys.count("attention.sliding_window", 4096)
+    return tuple((rope, None if i % 2 else window) for i in range(n_layers))
 
 
 def _gemma2_scale(n_layers: int, dim: int, n_heads: int, head_dim: int) -> float:
@@ -303,26 +162,23 @@ RECURRENT = frozenset(
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(pairs="adjacent"),  # Llama, Mistral, SmolLM2, TinyLlama
-    "qwen2": Architecture(pairs="halves"),  # Qwen2, Qwen2.5: their biases are found by name
-    "exaone": Architecture(pairs="halves"),  # EXAONE 3
-    "qwen3": Architecture(pairs="halves", qk_norm=True),
-    "gemma": Architecture(pairs="halves", activation="gelu_tanh", scaled_embedding=True),
+    "llama": Architecture("adjacent"),  # Llama, Mistral, SmolLM2, TinyLlama
+    "qwen2": Architecture("halves"),  # Qwen2, Qwen2.5: their biases are found by name
+    "exaone": Architecture("halves"),  # EXAONE 3
+    "qwen3": Architecture("halves", (Attention(qk_norm=QKNorm()), FeedForward())),
+    "gemma": Architecture("halves", (Attention(), FeedForward("gelu_tanh")), scaled_embedding=True),
     "gemma2": Architecture(
-        pairs="halves",
-        activation="gelu_tanh",
-        post_norms=True,
+        "halves",
+        (Attention(post="rms"), FeedForward("gelu_tanh", post="rms")),
         scaled_embedding=True,
-        layers=_gemma2_layers,
+        turns=_gemma2_turns,
         attention_scale=_gemma2_scale,
     ),
     "gemma3": Architecture(
-        pairs="halves",
-        activation="gelu_tanh",
-        qk_norm=True,
-        post_norms=True,
+        "halves",
+        (Attention(qk_norm=QKNorm(), post="rms"), FeedForward("gelu_tanh", post="rms")),
         scaled_embedding=True,
-        layers=_gemma3_layers,
+        turns=_gemma3_turns,
         attention_scale=_gemma3_scale,
     ),
 }
@@ -364,31 +220,64 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
             f"{keys.name('block_count')} is {n_layers}, the file has {len(shapes)} tensors"
         )
     n_vocab, n_tokens = _vocabulary(keys, shapes)
+    rope = _rope(keys, row.pairs, head_dim, shapes)
+    block, fused = _block(row, keys, shapes)
+    kind = "attention.layer_norm_rms_epsilon"
+    if row.output_norm == "layer":
+        kind = "attention.layer_norm_epsilon"
     return Config(
         architecture=name,
         dim=dim,
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
-        ff=keys.count("feed_forward_length"),
         n_vocab=n_vocab,
         n_tokens=n_tokens,
         n_ctx_train=keys.count("context_length"),
-        layers=row.layers(keys, n_layers, _rope(keys, row.pairs, head_dim)),
-        norm_eps=keys.real("attention.layer_norm_rms_epsilon"),
+        layers=tuple(Layer(block, *turn) for turn in row.turns(keys, n_layers, rope)),
+        norm_eps=keys.real(kind),
         attention_scale=keys.optional("attention.scale")
         or row.attention_scale(n_layers, dim, n_heads, head_dim),
-        activation=row.activation,
-        tied=MODEL_WEIGHTS["output"] not in shapes,
-        rope_factors=MODEL_WEIGHTS["rope_factors"] in shapes,
-        qk_norm=row.qk_norm,
-        post_norms=row.post_norms,
-        qkv_bias=layer_weight("attn_q_bias", 0) in shapes,
-        output_bias=layer_weight("attn_output_bias", 0) in shapes,
+        output_norm=row.output_norm,
         embedding_scale=math.sqrt(dim) if row.scaled_embedding else 1.0,
         attention_softcap=keys.optional("attn_logit_softcapping"),
         logit_softcap=keys.optional("final_logit_softcapping"),
+        extras=frozenset(r for r in _EXTRAS if MODEL_WEIGHTS[r] in shapes),
+        names=tuple(row.names.items()),
+        fused=fused,
     )
+
+
+# Weights outside the layers that a file may have or lack.
+_EXTRAS = ("output", "output_bias", "output_norm_bias")
+
+
+def _block(row: Architecture, keys: _Keys, shapes: Shapes) -> tuple[Block, frozenset[str]]:
+    """The row's parts with what this file adds, and the keys of `FUSED` that it has."""
+    attention, feed_forward = row.parts
+    fused = {
+        tensor
+        for tensor, roles in FUSED.items()
+        if tensor.format(i=0) in shapes
+        and not any(LAYER_WEIGHTS[role].format(i=0) in shapes for role in roles[:1])
+        and (feed_forward.gated or "ffn_gate" not in roles)
+    }
+
+    def given(role: str) -> bool:
+        names = [row.names.get(role, LAYER_WEIGHTS[role])]
+        names += [tensor for tensor in fused if role in FUSED[tensor]]
+        return any(name.format(i=0) in shapes for name in names)
+
+    def biases(part: Attention | FeedForward) -> frozenset[str]:
+        groups = [group for group in part.OPTIONAL if given(group[0])]
+        return frozenset(role for group in groups for role in group)
+
+    attention = replace(attention, biases=biases(attention))
+    if attention.qk_norm and attention.qk_norm.optional and not given("attn_q_norm"):
+        attention = replace(attention, qk_norm=None)
+    width = keys.count("feed_forward_length")
+    feed_forward = replace(feed_forward, biases=biases(feed_forward), width=width)
+    return Block((attention, feed_forward), row.parallel), frozenset(fused)
 
 
 def _head_dim(keys: _Keys, dim: int, n_heads: int) -> int:
@@ -405,7 +294,7 @@ def _head_dim(keys: _Keys, dim: int, n_heads: int) -> int:
     return head_dim
 
 
-def _rope(keys: _Keys, pairs: Pairs, head_dim: int) -> Rope:
+def _rope(keys: _Keys, pairs: Pairs, head_dim: int, shapes: Shapes) -> Rope:
     turned = keys.count("rope.dimension_count", head_dim)
     if turned > head_dim or turned % 2:
         raise GGUFError(
@@ -422,7 +311,8 @@ def _rope(keys: _Keys, pairs: Pairs, head_dim: int) -> Rope:
         )
     elif old := keys.optional("rope.scale_linear"):  # files from before rope.scaling.*
         linear = old
-    return Rope(keys.real("rope.freq_base", 10_000.0), turned, pairs, linear)
+    factors = "rope_factors" if MODEL_WEIGHTS["rope_factors"] in shapes else None
+    return Rope(keys.real("rope.freq_base", 10_000.0), turned, pairs, linear, factors)
 
 
 def _vocabulary(keys: _Keys, shapes: Shapes) -> tuple[int, int]:

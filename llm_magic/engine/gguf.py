@@ -12,6 +12,7 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import contextlib
+import math
 import mmap
 import os
 import re
@@ -71,6 +72,24 @@ class TensorInfo:
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=object))
+
+    def part(self, first: int, shape: tuple[int, ...]) -> "TensorInfo":
+        """Rows of a tensor as a tensor of their own, on the same memory.
+
+        Args:
+            first: The first row. Rows have the last axis' length, those of a vector one element.
+            shape: Row-major shape of the part: as many elements as the rows it takes.
+        """
+        width = self.shape[-1] if len(self.shape) > 1 else 1
+        bytes_per_row = self.nbytes * width // self.size
+        at, nbytes = first * bytes_per_row, math.prod(shape) // width * bytes_per_row
+        return replace(
+            self,
+            shape=shape,
+            data=self.data[at : at + nbytes],
+            offset=self.offset + at,
+            nbytes=nbytes,
+        )
 
     def load(self) -> npt.NDArray[np.uint8]:
         """The tensor's bytes, uint8 [nbytes], read from the file into memory of their own.

@@ -18,6 +18,7 @@ from ..events import Progress
 from ..models.cache import cache_dir
 from ..sampling import FIELDS, Sampling, read
 from . import arch, device, heap
+from .blocks import Config
 from .forward import Forward
 from .gate import Gate
 from .gguf import GGUF, open_gguf
@@ -52,7 +53,7 @@ class Loaded:
 
     forward: Forward
     tokenizer: Tokenizer
-    config: arch.Config
+    config: Config
     device: str
     threads: int
     template: str | None
@@ -181,7 +182,7 @@ class Engine:
                 metadata={k: v for k, v in gguf.metadata.items() if not _bulky(v)},
             )
 
-    def _forward(self, gguf: GGUF, config: arch.Config, where: device.Device) -> Forward:
+    def _forward(self, gguf: GGUF, config: Config, where: device.Device) -> Forward:
         """The kernel path on the CPU where it can evaluate this model, else the portable path."""
         n_ctx = min(self.options.n_ctx, config.n_ctx_train)
         wanted = os.environ.get("LLM_MAGIC_KERNEL", "")

@@ -16,6 +16,7 @@ from support.toy import toy_gguf
 
 from llm_magic.engine import arch, device
 from llm_magic.engine.arch import Architecture, read_config
+from llm_magic.engine.blocks import Attention, FeedForward, QKNorm
 from llm_magic.engine.gate import Gate
 from llm_magic.engine.gguf import open_gguf
 from llm_magic.engine.portable.forward import CHUNK, MAX_ROWS, Portable
@@ -394,10 +395,12 @@ def test_a_new_architecture_is_one_row_of_the_table(tmp_path, monkeypatch, name,
     monkeypatch.delitem(arch.ARCHITECTURES, name)
     with pytest.raises(UnsupportedModelError, match=name):
         portable(path)
-    row = Architecture(pairs="halves", qk_norm=qk_norm)
+    norm = QKNorm() if qk_norm else None
+    row = Architecture("halves", (Attention(qk_norm=norm), FeedForward()))
     monkeypatch.setitem(arch.ARCHITECTURES, name, row)
     forward = portable(path)
-    assert forward.config.qkv_bias is (name == "qwen2")
+    biases = forward.config.layers[0].block.attention.biases
+    assert ("attn_q_bias" in biases) is (name == "qwen2")
     ids = ids_of(20, seed=6)
     assert worst(evaluate(forward, ids), Oracle(path)(ids)) < CLOSE
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from llm_magic.engine import device, lowbit
-from llm_magic.engine.arch import Config, layer_weight, read_config
+from llm_magic.engine.arch import read_config
+from llm_magic.engine.blocks import LAYER_WEIGHTS, Config
 from llm_magic.engine.gguf import GGUF, open_gguf
 from llm_magic.engine.kernels import KernelForward
 from llm_magic.engine.kernels.layout import BLOCK_BYTES, SUPER_BYTES, up
@@ -86,12 +87,11 @@ class Oracle:
             ("attn_k", c.n_kv_heads),
             ("attn_v", c.n_kv_heads),
         ):
-            x = h @ self.w[layer_weight(name, i)].T
-            if c.qkv_bias:
-                x = x + self.w[layer_weight(f"{name}_bias", i)]
+            x = h @ self.w[_name(name, i)].T
+            x = x + self.w.get(_name(f"{name}_bias", i), 0.0)
             x = x.reshape(n, count, c.head_dim)
-            if c.qk_norm and name != "attn_v":
-                x = self.norm(x, self.w[layer_weight(f"{name}_norm", i)])
+            if layer.block.attention.qk_norm and name != "attn_v":
+                x = self.norm(x, self.w[_name(f"{name}_norm", i)])
             x = x if name == "attn_v" else self.turn(x, layer.rope, factors)
             heads[name] = x
         k, v = (np.repeat(heads[x], c.n_heads // c.n_kv_heads, 1) for x in ("attn_k", "attn_v"))
@@ -102,31 +102,36 @@ class Oracle:
         score = np.where((gap >= 0) & (gap < (layer.window or n + 1)), score, -np.inf)
         p = np.exp(score - score.max(-1, keepdims=True))
         out = np.einsum("hqk,khd->qhd", p / p.sum(-1, keepdims=True), v).reshape(n, -1)
-        out = out @ self.w[layer_weight("attn_output", i)].T
-        return out + self.w[layer_weight("attn_output_bias", i)] if c.output_bias else out
+        out = out @ self.w[_name("attn_output", i)].T
+        return out + self.w.get(_name("attn_output_bias", i), 0.0)
 
     def logits(self, ids) -> np.ndarray:
         c, w = self.config, self.w
         x = w["token_embd.weight"][np.asarray(ids)] * c.embedding_scale
-        for i in range(c.n_layers):
+        for i, layer in enumerate(c.layers):
+            attention, feed_forward = layer.block.parts
 
             def at(role, i=i):
-                return w[layer_weight(role, i)]
+                return w[_name(role, i)]
 
             h = self.attention(i, self.norm(x, at("attn_norm")))
-            x = x + (self.norm(h, at("post_attention_norm")) if c.post_norms else h)
+            x = x + (self.norm(h, at("post_attention_norm")) if attention.post else h)
             h = self.norm(x, at("ffn_norm"))
             gate, up_ = h @ at("ffn_gate").T, h @ at("ffn_up").T
-            if c.activation == "silu":
+            if feed_forward.activation == "silu":
                 gate = gate / (1 + np.exp(-gate))
             else:
                 gate = gate * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
             h = (gate * up_) @ at("ffn_down").T
-            x = x + (self.norm(h, at("post_ffw_norm")) if c.post_norms else h)
+            x = x + (self.norm(h, at("post_ffw_norm")) if feed_forward.post else h)
         out = self.norm(x, w["output_norm.weight"])
         logits = out @ (w["token_embd.weight"] if c.tied else w["output.weight"]).T
         cap = c.logit_softcap
         return cap * np.tanh(logits / cap) if cap else logits
+
+
+def _name(role: str, layer: int) -> str:
+    return LAYER_WEIGHTS[role].format(i=layer)
 
 
 def _weights(file: GGUF) -> dict[str, np.ndarray]:

@@ -9,9 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.toy import toy_gguf
 
-from llm_magic.engine.arch import ARCHITECTURES, Layer, Rope, layer_weight, read_config
+from llm_magic.engine.arch import ARCHITECTURES, read_config
+from llm_magic.engine.blocks import LAYER_WEIGHTS, Attention, Block, FeedForward, QKNorm
 from llm_magic.engine.gguf import open_gguf
+from llm_magic.engine.rope import Rope
 from llm_magic.errors import GGUFError, ModelError, UnsupportedModelError
+
+ATTENTION_BIASES = ("attn_q_bias", "attn_k_bias", "attn_v_bias")
+
+
+def layer_weight(role, layer):
+    return LAYER_WEIGHTS[role].format(i=layer)
 
 
 def parts(path):
@@ -57,12 +65,13 @@ def test_llama(llama):
     assert (config.n_layers, config.dim, config.ff) == (2, 64, 128)
     assert (config.n_heads, config.n_kv_heads, config.head_dim) == (4, 2, 16)
     assert (config.q_dim, config.kv_dim, config.n_ctx_train) == (64, 32, 512)
-    assert config.layers == (Layer(Rope(5e5, 16, "adjacent"), None),) * 2
+    assert [(layer.rope, layer.window) for layer in config.layers] == [
+        (Rope(5e5, 16, "adjacent"), None)
+    ] * 2
     assert config.norm_eps == pytest.approx(2e-6)
     assert config.attention_scale == 0.25
-    assert (config.activation, config.tied, config.embedding_scale) == ("silu", True, 1.0)
-    for option in ("qk_norm", "post_norms", "qkv_bias", "output_bias", "rope_factors"):
-        assert getattr(config, option) is False
+    assert (config.tied, config.embedding_scale) == (True, 1.0)
+    assert config.blocks == (Block((Attention(), FeedForward("silu", width=128))),)
     assert config.attention_softcap is config.logit_softcap is None
     assert config.n_vocab == config.n_tokens == len(llama[0]["tokenizer.ggml.tokens"])
     assert config.tensors() == llama[1]
@@ -70,12 +79,15 @@ def test_llama(llama):
 
 def test_gemma3(gemma):
     config = read_config(*gemma)
-    local, full = Layer(Rope(1e4, 32, "halves"), 8), Layer(Rope(1e6, 32, "halves"), None)
-    assert config.layers == ((local,) * 5 + (full,)) * 2
+    local, full = (Rope(1e4, 32, "halves"), 8), (Rope(1e6, 32, "halves"), None)
+    turns = [(layer.rope, layer.window) for layer in config.layers]
+    assert turns == [*[local] * 5, full] * 2
     assert config.embedding_scale == 8.0
-    assert config.activation == "gelu_tanh"
-    assert config.qk_norm
-    assert config.post_norms
+    parts = (
+        Attention(qk_norm=QKNorm(), post="rms"),
+        FeedForward("gelu_tanh", post="rms", width=config.ff),
+    )
+    assert config.blocks == (Block(parts),)
     assert config.attention_scale == pytest.approx(32**-0.5)
     assert config.tensors() == gemma[1]
 
@@ -161,7 +173,7 @@ def test_rope_freqs_divide_the_frequencies(llama):
     near, far = (np.cos(p * plain) - np.cos(p * rope.inv_freq(factors)) for p in (1, 5000))
     assert np.abs(near).max() < 1e-3 < 0.1 < np.abs(far).max()
     config = read_config(*changed(llama, shapes={"rope_freqs.weight": (8,)}))
-    assert config.rope_factors
+    assert config.layers[0].rope.factors == "rope_factors"
     assert "rope_freqs.weight" in config.tensors()
     text = refused(GGUFError, *llama, shapes={"rope_freqs.weight": (7,)})
     assert text == "tensor rope_freqs.weight has shape [7], expected [8]"
@@ -312,12 +324,12 @@ def test_biases_count_when_they_are_there(llama):
         for m, n in zip("qkv", (64, 32, 32), strict=True)
     }
     config = read_config(*changed(llama, shapes=biases))
-    assert config.qkv_bias
-    assert not config.output_bias
+    assert config.layers[0].block.attention.biases == set(ATTENTION_BIASES)
     del biases["blk.1.attn_k.bias"]
     assert refused(GGUFError, *llama, shapes=biases) == "the file lacks blk.1.attn_k.bias"
     outputs = {layer_weight("attn_output_bias", i): (64,) for i in (0, 1)}
-    assert read_config(*changed(llama, shapes=outputs)).output_bias
+    config = read_config(*changed(llama, shapes=outputs))
+    assert config.layers[0].block.attention.biases == {"attn_output_bias"}
 
 
 # B091

@@ -36,9 +36,9 @@ LEVELS = {
         {"__main__", ""},  # "" is the package itself: its lazy names reach everywhere
     ),
     "engine": (
-        {"gguf_fields", "lowbit", "cpu"},
+        {"gguf_fields", "lowbit", "cpu", "rope"},
         {"gguf", "compiler", "compile_cache"},
-        {"quants", "device"},
+        {"quants", "device", "blocks"},
         {"tokenizer", "arch", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},

@@ -17,12 +17,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from llm_magic.errors import EngineError, UnsupportedError, UnsupportedModelError
 
 from .. import device
-from ..arch import Config
+from ..blocks import Config
 from ..cpu import cpu_features
 from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
@@ -49,8 +48,8 @@ def supports(gguf: GGUF, config: Config) -> str | None:
         return "this CPU lacks the instructions of every kernel variant"
     if config.head_dim > lay.MAX_HEAD:
         return f"heads of {config.head_dim} entries (at most {lay.MAX_HEAD})"
-    if len({layer.rope for layer in config.layers}) > 2:
-        return "more than two kinds of rotary embedding"
+    if len(config.ropes) > lay.MAX_ROPES:
+        return f"more than {lay.MAX_ROPES} kinds of rotary embedding"
     for name, shape in config.tensors().items():
         quant = QUANTS.get(gguf.tensors[name].type)
         if len(shape) == 2 and quant is None:
@@ -66,10 +65,7 @@ def need(gguf: GGUF, config: Config, n_ctx: int, n_slots: int) -> Need:
 
 
 def _placed(gguf: GGUF, config: Config) -> lay.Layout:
-    def read(name: str) -> npt.NDArray[np.float32]:
-        return dequantize(gguf.tensors[name]).reshape(-1)
-
-    return lay.lay_out(config, gguf.tensors, read, MAX_ROWS)
+    return lay.lay_out(config, gguf.tensors, dequantize, MAX_ROWS)
 
 
 def _need(layout: lay.Layout, config: Config, scratch: int, n_slots: int) -> Need:

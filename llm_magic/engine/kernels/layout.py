@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
+from llm_magic.errors import EngineError
+
+from ..blocks import Attention, Config, FeedForward, Source
 from ..gguf import TensorInfo
 from ..quants import QUANTS
+from ..rope import Rope
 from .memory import HUGE
 
 I32 = npt.NDArray[np.int32]
-Read = Callable[[str], npt.NDArray[np.float32]]
+Read = Callable[[TensorInfo], npt.NDArray[np.float32]]
 
 # Kind of tile (most are named after the ggml type) -> number in c/weights.h, in its order.
 _KINDS = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K Q2_K Q3_K IQ4_NL IQ4_XS MXFP4 SCALED"
@@ -68,21 +71,42 @@ VECTORS = {
     "k_bias": "attn_k_bias",
     "v_bias": "attn_v_bias",
     "o_bias": "attn_output_bias",
+    "attn_norm_bias": "attn_norm_bias",
+    "ffn_norm_bias": "ffn_norm_bias",
+    "gate_bias": "ffn_gate_bias",
+    "up_bias": "ffn_up_bias",
+    "down_bias": "ffn_down_bias",
 }
-LAYER = np.dtype(
-    [(m, MAT) for m in MATRICES] + [(v, "i8") for v in VECTORS] + [("rope", "i4"), ("window", "i4")]
+# Numbers of the parts' kinds in c/model.h, in its order.
+NORMS = {kind: i for i, kind in enumerate((None, "rms", "layer"))}
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu_squared")
+KIND = (
+    *("rope", "window", "attn_norm_kind", "post_attn_kind", "ffn_norm_kind", "post_ffn_kind"),
+    *("qk_norm_kind", "qk_norm_row", "activation", "parallel"),
 )
+LAYER = np.dtype(
+    [(m, MAT) for m in MATRICES]
+    + [(v, "i8") for v in VECTORS]
+    + [(k, "i4") for k in KIND]
+    + [("residual_scale", "f4"), ("pad", "i4")]
+)
+MAX_ROPES = 4  # c/model.h
 ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad", "i4")])
 SIZES = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
-COUNTS = (*SIZES, "gelu", "n_ropes", "max_rows", "max_parts")
-REALS = ("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap", "pad")
+COUNTS = (*SIZES, "output_norm_kind", "n_ropes", "max_rows", "max_parts")
+REALS = (
+    *("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),
+    "logit_scale",
+)
 STRIDES = ("kv_slot", "kv_chunk", "kv_layer", "kv_head")
 PLACES = ("x", "h", "qkv", "att", "parts", "trig", "items", "work")
 MODEL = np.dtype(
     [(c, "i4") for c in COUNTS]
-    + [("rotated", "i4", (2,))]
+    + [("rotated", "i4", (MAX_ROPES,)), ("magnitude", "f4", (MAX_ROPES,))]
     + [(r, "f4") for r in REALS]
-    + [("inv_freq", "i8", (2,)), ("output_norm", "i8"), ("embedding", MAT), ("output", MAT)]
+    + [("inv_freq", "i8", (MAX_ROPES,))]
+    + [(v, "i8") for v in ("output_norm", "output_norm_bias", "output_bias")]
+    + [(m, MAT) for m in ("embedding", "positions", "output")]
     + [(s, "i8") for s in STRIDES + PLACES]
     + [(a, ACTS) for a in ("in", "mixed", "inner")]
 )
@@ -182,10 +206,10 @@ class _Builder:
     ) -> None:
         self.config, self.tensors, self.read, self.max_rows = config, tensors, read, max_rows
         self.out = Layout(layers=np.zeros(config.n_layers, LAYER))
-        self.ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
+        self.ropes = list(config.ropes)
 
-    def matrix(self, name: str, rows: I32 | None) -> tuple[int, int, int, int, int]:
-        info = self.tensors[name]
+    def matrix(self, source: Source, rows: I32 | None) -> tuple[int, int, int, int, int]:
+        info = source.of(self.tensors)
         n, k = info.shape
         tiles = (len(rows) if rows is not None else up(n, 32)) // 16
         kind = QUANTS[info.type].tile
@@ -193,54 +217,92 @@ class _Builder:
         self.out.matrices.append(Matrix(info, at, tiles, rows))
         return (at, KINDS[kind], tiles * 16 if rows is not None else n, k, 0)
 
+    def vector(self, role: str, layer: int | None = None, rows: I32 | None = None) -> int:
+        """Place a weight that is a vector, its entries in the order of `rows`."""
+        info = self.config.source(role, layer).of(self.tensors)
+        values = _picked(self.read(info).reshape(-1), rows)
+        if layer is not None and role in ("post_attention_norm", "post_ffw_norm"):
+            values = values * np.float32(self.config.layers[layer].block.residual_scale)
+        return self.out.vector(values)
+
     def layer(self, i: int) -> None:
-        c, out = self.config, self.out.layers[i]
-        spec = c.layers[i]
+        c, out, layer = self.config, self.out.layers[i], self.config.layers[i]
+        heads = {"q": c.n_heads, "k": c.n_kv_heads, "v": c.n_kv_heads}
         rows = {
-            "q": head_rows(c.n_heads, c.head_dim, spec.rope),
-            "k": head_rows(c.n_kv_heads, c.head_dim, spec.rope),
-            "v": head_rows(c.n_kv_heads, c.head_dim, None),
+            m: head_rows(n, c.head_dim, None if m == "v" else layer.rope) for m, n in heads.items()
         }
-        one_head = head_rows(1, c.head_dim, spec.rope)
-        orders = {f"{m}_bias": r for m, r in rows.items()} | {
-            "q_norm": one_head,
-            "k_norm": one_head,
-        }
+        orders = {f"{m}_bias": r for m, r in rows.items()}
+        orders |= {f"{m}_norm": self._head_norm_rows(i, rows[m]) for m in "qk"}
         for m in MATRICES:
-            out[m] = self.matrix(layer_weight(ROLES[m], i), rows.get(m))
+            if ROLES[m] in layer.block.roles:
+                out[m] = self.matrix(c.source(ROLES[m], i), rows.get(m))
         for v, role in VECTORS.items():
-            name = layer_weight(role, i)
-            given = role in c.layer_roles
-            out[v] = self.out.vector(_picked(self.read(name), orders.get(v))) if given else -1
-        out["rope"] = self.ropes.index(spec.rope)
-        out["window"] = spec.window or UNLIMITED
+            out[v] = self.vector(role, i, orders.get(v)) if role in layer.block.roles else -1
+        self.kinds(i)
+
+    def _head_norm_rows(self, i: int, rows: I32) -> I32:
+        """Where each padded entry of queries or keys finds its norm's weight."""
+        norm = self.config.layers[i].block.attention.qk_norm
+        if norm is None or norm.own or norm.over == "row":
+            return rows
+        return np.where(rows >= 0, rows % self.config.head_dim, -1).astype(np.int32)
+
+    def kinds(self, i: int) -> None:
+        """What the phases of this layer do, beyond where its weights lie."""
+        out, layer = self.out.layers[i], self.config.layers[i]
+        block = layer.block
+        attention: Attention = block.attention
+        feed_forward: FeedForward = block.feed_forward
+        norm = attention.qk_norm
+        values = {
+            "rope": self.ropes.index(layer.rope),
+            "window": layer.window or UNLIMITED,
+            "attn_norm_kind": NORMS[attention.norm],
+            "post_attn_kind": NORMS[attention.post],
+            "ffn_norm_kind": NORMS[feed_forward.norm],
+            "post_ffn_kind": NORMS[feed_forward.post],
+            "qk_norm_kind": NORMS[norm.kind if norm else None],
+            "qk_norm_row": norm is not None and norm.over == "row",
+            "activation": ACTIVATIONS.index(feed_forward.activation),
+            "parallel": block.parallel,
+            "residual_scale": block.residual_scale,
+        }
+        for name, value in values.items():
+            out[name] = value
 
     def model(self) -> None:
         c, m = self.config, self.out.model[0]
-        gelu, pad = c.activation == "gelu_tanh", up(c.head_dim, 16)
+        pad = up(c.head_dim, 16)
         counts = (c.n_layers, c.dim, c.n_heads, c.n_kv_heads, c.head_dim, pad, c.ff, c.n_vocab)
         for name, value in zip(
-            COUNTS, (*counts, gelu, len(self.ropes), self.max_rows, 0), strict=True
+            COUNTS, (*counts, NORMS[c.output_norm], len(self.ropes), self.max_rows, 0), strict=True
         ):
             m[name] = value
         reals = (c.norm_eps, c.embedding_scale, c.attention_scale, c.attention_softcap or 0)
-        for name, real in zip(REALS, (*reals, c.logit_softcap or 0, 0), strict=True):
+        for name, real in zip(REALS, (*reals, c.logit_softcap or 0, c.logit_scale), strict=True):
             m[name] = real
-        factors = self.read(MODEL_WEIGHTS["rope_factors"]) if c.rope_factors else None
         for r, rope in enumerate(self.ropes):
-            m["rotated"][r] = rope.dim
+            if rope is None:
+                continue
+            factors = None
+            if rope.factors:
+                factors = self.read(c.source(rope.factors).of(self.tensors)).reshape(-1)
+            m["rotated"][r], m["magnitude"][r] = rope.dim, rope.magnitude
             m["inv_freq"][r] = self.out.vector(rope.inv_freq(factors))
-        m["output_norm"] = self.out.vector(self.read(MODEL_WEIGHTS["output_norm"]))
-        m["embedding"] = self.matrix(MODEL_WEIGHTS["embedding"], None)
-        tied = m["embedding"] if c.tied else self.matrix(MODEL_WEIGHTS["output"], None)
+        for role in ("output_norm", "output_norm_bias", "output_bias"):
+            m[role] = self.vector(role) if role in c.model_roles else -1
+        m["embedding"] = self.matrix(c.source("embedding"), None)
+        if "positions" in c.extras:
+            m["positions"] = self.matrix(c.source("positions"), None)
+        tied = m["embedding"] if c.tied else self.matrix(c.source("output"), None)
         m["output"] = tied
 
     def scratch(self) -> None:
         c, m, n, out = self.config, self.out.model[0], self.max_rows, self.out
         wide, pad, f32 = up(c.dim, 32), up(c.head_dim, 16), 4
         qkv = up(c.n_heads * pad, 32) + 2 * up(c.n_kv_heads * pad, 32)
-        trig = sum(2 * up(up(r.dim // 2, 8), 8) for r in self.ropes)
-        sizes = {"x": wide, "h": wide, "qkv": qkv, "att": up(c.q_dim, 32), "trig": 2 * trig}
+        trig = max(2 * up(r.dim // 2 if r else 0, 8) for r in self.ropes) * len(self.ropes)
+        sizes = {"x": wide, "h": wide, "qkv": qkv, "att": up(c.q_dim, 32), "trig": trig}
         for name, count in sizes.items():
             m[name] = out.scratch(n * count * f32)
         m["items"] = out.scratch(n * 16)
@@ -256,7 +318,7 @@ class _Builder:
 def lay_out(config: Config, tensors: Mapping[str, TensorInfo], read: Read, max_rows: int) -> Layout:
     """Place all weights and the scratch memory of one model.
 
-    read: name of a vector -> its float32 values. max_rows: most rows of a step.
+    read: a tensor -> its float32 values. max_rows: most rows of a step.
     """
     builder = _Builder(config, tensors, read, max_rows)
     builder.model()
@@ -271,6 +333,10 @@ def set_context(layout: Layout, config: Config, n_ctx: int) -> tuple[int, int]:
 
     Returns (16-bit numbers of cache per slot, bytes of scratch memory).
     """
+    if "positions" in config.extras and n_ctx > config.n_ctx_train:
+        raise EngineError(
+            f"this model has positions for {config.n_ctx_train:,} tokens, not {n_ctx:,}"
+        )
     m, pad, chunks = layout.model[0], up(config.head_dim, 16), up(n_ctx, CHUNK) // CHUNK
     spans = up(n_ctx, SPAN) // SPAN
     m["kv_head"] = 2 * CHUNK * (pad + 2)  # keys, float32 units, values, float32 units

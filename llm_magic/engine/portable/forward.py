@@ -5,10 +5,11 @@ chosen rows (engine/forward.py). It is the oracle of the kernels: exact weights,
 values, no shortcut that changes a number. It must not know requests, text or threads.
 
 Two programs are compiled, each for 1 and for CHUNK rows: one layer, and the output (norm and
-vocabulary). All layers run the same program on their own weights. Positions enter as variables, and
-attention reads only the blocks of the cache that hold something, so nothing is compiled after
-loading. What differs between layers is data: the rotation angles come from the host for each chunk,
-a window is a variable, and a layer without one has a window of the whole context.
+vocabulary). All layers of the same block run the same program on their own weights. Positions enter
+as variables, and attention reads only the blocks of the cache that hold something, so nothing is
+compiled after loading. What else differs between layers is data: the rotation angles come from the
+host for each chunk, a layer that does not turn has angles of 0, a window is a variable, and a layer
+without one has a window of the whole context.
 """
 
 import math
@@ -22,12 +23,13 @@ import numpy.typing as npt
 from llm_magic.errors import UnsupportedError
 
 from .. import device as devices
-from ..arch import MODEL_WEIGHTS, Config, Rope, layer_weight
+from ..blocks import VECTORS, Block, Config
 from ..forward import F32, I32, StepResult, Taps
 from ..gate import Gate
 from ..gguf import GGUF, TensorInfo
 from ..quants import decode, dequantize
 from ..room import Need, check_fits
+from ..rope import Rope
 from . import graph
 from .graph import BLOCK, LANES
 from .programs import Array, Program, Run, Values
@@ -46,7 +48,7 @@ def need(config: Config) -> Need:
 
     An embedding that is not the output matrix too stays in the file.
     """
-    spare = set() if config.tied else {MODEL_WEIGHTS["embedding"]}
+    spare = set() if config.tied else {config.source("embedding").name}
     shapes = [shape for name, shape in config.tensors().items() if name not in spare]
     weights = 4 * sum(math.prod(shape) for shape in shapes)
     logits = 4 * sum(SIZES) * -(-config.n_tokens // LANES) * LANES
@@ -79,14 +81,19 @@ class Portable:
         self._gate = gate or Gate()
         self._say: Say = on_progress or (lambda stage, done, total: None)
         self._n_ctx, self._n_slots = n_ctx, n_slots
-        self._embedding: TensorInfo | None = gguf.tensors[MODEL_WEIGHTS["embedding"]]
+        self._embedding: TensorInfo | None = config.source("embedding").of(gguf.tensors)
+        self._table: F32 | None = None  # of positions, where the model has one
+        if "positions" in config.extras:
+            table = config.source("positions").of(gguf.tensors)
+            self._table = dequantize(table).reshape(table.shape)
         self._weights = _load_weights(gguf, config, device, self._say)
         self._angles = _Angles.of(gguf, config, device)
         self._x = {t: (self._array(t, config.dim), self._array(t, config.dim)) for t in SIZES}
-        self._logits = {t: self._array(t, self._weights.output.shape[0] * LANES) for t in SIZES}
+        n_logits = self._weights.output["output"].shape[0] * LANES
+        self._logits = {t: self._array(t, n_logits) for t in SIZES}
         self._caches = [self._new_cache(n_ctx) for _ in range(n_slots)]
         self._filled = [0] * n_slots  # positions of each slot whose memory was touched
-        self._programs: dict[tuple[str, int], Program] = {}
+        self._programs: dict[tuple[Block | None, int], Program] = {}  # None: the output's
         self._runs: dict[tuple[int, int], Run] = {}  # (rows, slot) -> all layers
         self._outputs: dict[int, Run] = {}
         self._rows = np.zeros((CHUNK, config.dim), np.float32)
@@ -144,30 +151,33 @@ class Portable:
     def warm_up(self, on_progress: Say) -> None:
         """Build and compile every program, so that no step has to. Call while holding the gate."""
         with devices.building():
-            for i, t in enumerate(SIZES):
-                on_progress("compile", 2 * i, 2 * len(SIZES))
-                self._programs["layer", t] = self._build_layer(t, self._caches[0])
-                on_progress("compile", 2 * i + 1, 2 * len(SIZES))
-                self._programs["output", t] = self._build_output(t)
+            wanted = [(kind, t) for t in SIZES for kind in (*self.config.blocks, None)]
+            for i, (kind, t) in enumerate(wanted):
+                on_progress("compile", i, len(wanted))
+                if kind is None:
+                    self._programs[kind, t] = self._build_output(t)
+                else:
+                    self._programs[kind, t] = self._build_layer(kind, t, self._caches[0])
         self._plan()
-        on_progress("compile", 2 * len(SIZES), 2 * len(SIZES))
+        on_progress("compile", len(wanted), len(wanted))
 
-    def _build_layer(self, t: int, cache_of_slot: "_Cache") -> Program:
-        weights = self._weights.layers[0]
-        cos, sin = self._angles.arrays[self.config.layers[0].rope, t]
+    def _build_layer(self, kind: Block, t: int, cache_of_slot: "_Cache") -> Program:
+        first = next(i for i, layer in enumerate(self.config.layers) if layer.block == kind)
+        weights = self._weights.layers[first]
+        angles = self._angles.of_layer(first, t)
         # Capturing runs it once: on a cache of its own, since the real one may be in use.
         shape = cache_of_slot.keys[0].shape
         cache, positions = [self._array(*shape), self._array(*shape)], shape[0]
-        inputs = [*self._x[t], cos, sin, *weights.values(), *cache]
-        names, config = tuple(weights), self.config
+        inputs = [*self._x[t], *angles, *weights.values(), *cache]
+        names, config, rope = tuple(weights), self.config, self._angles.rope
 
         def layer(*args: Any) -> None:
-            x, out, cos, sin, *rest = args[: len(inputs)]
-            keys, values = rest[len(names) :]
-            at = graph.Where(*args[len(inputs) :])
+            x, out, *rest = args[: len(inputs)]
+            turn = graph.Turn(rope, rest.pop(0), rest.pop(0)) if rope else None
             w = dict(zip(names, rest[: len(names)], strict=True))
-            x = x + graph.attention(config, w, x, cos, sin, keys, values, at)
-            out.assign(x + graph.feed_forward(config, w, x)).realize()
+            at = graph.Where(*args[len(inputs) :])
+            cache = graph.Cache(*rest[len(names) :])
+            out.assign(graph.block(config, kind, w, x, turn, cache, at)).realize()
 
         bounds = {
             "first": (0, positions // BLOCK - 1),
@@ -181,21 +191,21 @@ class Portable:
         return program
 
     def _build_output(self, t: int) -> Program:
-        config = self.config
+        config, names = self.config, tuple(self._weights.output)
 
-        def output(x: Any, norm: Any, matrix: Any, logits: Any) -> None:
-            logits.assign(graph.output(config, norm, matrix, x)).realize()
+        def output(x: Any, logits: Any, *weights: Any) -> None:
+            w = dict(zip(names, weights, strict=True))
+            logits.assign(graph.output(config, w, x)).realize()
 
         return Program.build(output, self._output_arrays(t), {})
 
     def _output_arrays(self, t: int) -> list[Array]:
-        weights = self._weights
-        return [self._x[t][0], weights.output_norm, weights.output, self._logits[t]]
+        return [self._x[t][0], self._logits[t], *self._weights.output.values()]
 
     def _plan(self) -> None:
         """Lay out the runs of a step. Builds no graph."""
         for t in SIZES:
-            program = self._programs["output", t]
+            program = self._programs[None, t]
             self._outputs[t] = Run([(program, self._output_arrays(t))], self.device)
             for slot in range(self._n_slots):
                 if (t, slot) not in self._runs:
@@ -205,10 +215,9 @@ class Portable:
         here, there = self._x[t]
         steps = []
         for i, layer in enumerate(self.config.layers):
-            cos, sin = self._angles.arrays[layer.rope, t]
-            weights = self._weights.layers[i].values()
-            inputs = [here, there, cos, sin, *weights, cache.keys[i], cache.values[i]]
-            steps.append((self._programs["layer", t], inputs))
+            angles, weights = self._angles.of_layer(i, t), self._weights.layers[i].values()
+            inputs = [here, there, *angles, *weights, cache.keys[i], cache.values[i]]
+            steps.append((self._programs[layer.block, t], inputs))
             here, there = there, here
         return Run(steps, self.device)
 
@@ -235,7 +244,7 @@ class Portable:
         if taps is not None:
             raise UnsupportedError("taps", "the portable path cannot record or change activations")
         self._check(tokens, slots, positions)
-        x = self._embed(tokens)  # [n, dim]
+        x = self._embed(tokens, positions)  # [n, dim]
         wanted = np.empty((len(want), self.config.dim), np.float32)
         for first, last in _chunks(slots):
             slot, position = int(slots[first]), int(positions[first])
@@ -256,13 +265,14 @@ class Portable:
             if array.min() < 0 or array.max() >= limit:
                 raise ValueError(f"token, slot or position outside 0 to {limit - 1}")
 
-    def _embed(self, tokens: I32) -> F32:
+    def _embed(self, tokens: I32, positions: I32) -> F32:
         """Rows of the embedding, decoded from the file's mapping: memory holds no second copy."""
         info, config = self._embedding, self.config
         assert info is not None
         rows = info.data.reshape(config.n_vocab, -1)[tokens]
         x = decode(info.type, rows.reshape(-1)).reshape(len(tokens), config.dim)
-        return x if config.embedding_scale == 1.0 else x * np.float32(config.embedding_scale)
+        x = x if config.embedding_scale == 1.0 else x * np.float32(config.embedding_scale)
+        return x if self._table is None else x + self._table[positions]
 
     def _layers(self, x: F32, slot: int, position: int) -> F32:
         """Run all layers on rows of one slot; float32 [n, dim] after the last."""
@@ -326,7 +336,11 @@ class Portable:
 
     def _grow_context(self, n_ctx: int, caches: list["_Cache"]) -> None:
         with devices.building():
-            programs = {("layer", t): self._build_layer(t, caches[0]) for t in SIZES}
+            programs: dict[tuple[Block | None, int], Program] = {
+                (kind, t): self._build_layer(kind, t, caches[0])
+                for kind in self.config.blocks
+                for t in SIZES
+            }
         for slot, (old, new) in enumerate(zip(self._caches, caches, strict=True)):
             for a, b in zip(old.all(), new.all(), strict=True):
                 b.copy_rows(a, min(self._filled[slot], a.shape[0]))
@@ -395,35 +409,54 @@ class _Cache:
 class _Angles:
     """cos and sin of the rotation angles of a chunk's rows, [t, 1, dim / 2] for each kind of rope.
 
-    Computed on the host in float64: float32 angles are off by 1e-3 at position 10,000.
+    Computed on the host in float64: float32 angles are off by 1e-3 at position 10,000. rope: any of
+    the model's, for what all have in common; None: no layer turns.
     """
 
-    frequencies: dict[Rope, npt.NDArray[np.float64]]
-    arrays: dict[tuple[Rope, int], tuple[Array, Array]] = field(default_factory=dict)
+    rope: Rope | None
+    kinds: tuple[Rope | None, ...]  # of the layers
+    frequencies: dict[Rope | None, npt.NDArray[np.float64]]
+    arrays: dict[tuple[Rope | None, int], tuple[Array, Array]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, gguf: GGUF, config: Config, device: str) -> "_Angles":
-        factors = None
-        if config.rope_factors:
-            factors = dequantize(gguf.tensors[MODEL_WEIGHTS["rope_factors"]]).reshape(-1)
-        ropes = dict.fromkeys(layer.rope for layer in config.layers)
-        self = cls({rope: rope.inv_freq(factors) for rope in ropes})
-        for rope in ropes:
+        rope = next((rope for rope in config.ropes if rope), None)
+        kinds = tuple(layer.rope for layer in config.layers)
+        self = cls(rope, kinds, {})
+        for kind in config.ropes if rope else ():
+            self.frequencies[kind] = _frequencies(gguf, config, kind, rope)
             for t in SIZES:
-                shape = (t, 1, rope.dim // 2)
-                self.arrays[rope, t] = Array(shape, device), Array(shape, device)
+                shape = (t, 1, len(self.frequencies[kind]))
+                self.arrays[kind, t] = Array(shape, device), Array(shape, device)
         return self
+
+    def of_layer(self, layer: int, t: int) -> tuple[Array, ...]:
+        """cos and sin for t rows of a layer; nothing where no layer turns."""
+        return self.arrays[self.kinds[layer], t] if self.rope else ()
 
     def write(self, t: int, position: int) -> None:
         """Set the angles for rows at position .. position + t - 1."""
         for rope, frequencies in self.frequencies.items():
             angles = np.arange(position, position + t)[:, None, None] * frequencies
+            by = rope.magnitude if rope else 1.0
             cos, sin = self.arrays[rope, t]
-            cos.write(np.cos(angles).astype(np.float32))
-            sin.write(np.sin(angles).astype(np.float32))
+            cos.write((by * np.cos(angles)).astype(np.float32))
+            sin.write((by * np.sin(angles)).astype(np.float32))
 
     def all(self) -> list[Array]:
         return [array for pair in self.arrays.values() for array in pair]
+
+
+def _frequencies(
+    gguf: GGUF, config: Config, kind: Rope | None, rope: Rope | None
+) -> npt.NDArray[np.float64]:
+    """Radians per position of a kind of rope; zeros for layers that do not turn."""
+    if kind is None:
+        return np.zeros(rope.dim // 2 if rope else 0)
+    factors = None
+    if kind.factors:
+        factors = dequantize(config.source(kind.factors).of(gguf.tensors)).reshape(-1)
+    return kind.inv_freq(factors)
 
 
 # ---------------------------------------------------------------------- weights
@@ -431,14 +464,14 @@ class _Angles:
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """layers: name -> array, the same names in each; matrices lie in panels, see graph.product."""
+    """output, layers: name -> array, the same names in the layers of one block. Matrices lie in
+    panels, see graph.product."""
 
-    output_norm: Array
-    output: Array
+    output: dict[str, Array]
     layers: list[dict[str, Array]]
 
     def all(self) -> list[Array]:
-        return [self.output_norm, self.output, *(a for w in self.layers for a in w.values())]
+        return [array for w in (self.output, *self.layers) for array in w.values()]
 
 
 # Our name -> roles in the file whose rows follow each other in it.
@@ -446,42 +479,50 @@ _STACKED = {
     "attn_qkv": ("attn_q", "attn_k", "attn_v"),
     "attn_qkv_bias": ("attn_q_bias", "attn_k_bias", "attn_v_bias"),
     "ffn_gate_up": ("ffn_gate", "ffn_up"),
+    "ffn_gate_up_bias": ("ffn_gate_bias", "ffn_up_bias"),
 }
 
 
+# Vectors that are added to a whole product, whose last panel is filled up.
+_FILLED = ("attn_q_bias", "ffn_gate_bias", "ffn_up_bias", "output_bias")
+
+
+def _stacked(block: Block) -> dict[str, tuple[str, ...]]:
+    """Our name -> roles of every weight of a block."""
+    names = {name: parts for name, parts in _STACKED.items() if parts[0] in block.roles}
+    done = {part for parts in names.values() for part in parts}
+    return names | {role: (role,) for role in block.roles if role not in done}
+
+
 def _load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> _Weights:
-    stacked = {part for parts in _STACKED.values() for part in parts}
-    names = {name: parts for name, parts in _STACKED.items() if parts[0] in config.layer_roles}
-    names |= {role: (role,) for role in config.layer_roles if role not in stacked}
+    def load(roles: tuple[str, ...], layer: int | None = None) -> Array:
+        infos = [config.source(role, layer).of(gguf.tensors) for role in roles]
+        if roles[0] in VECTORS:
+            infos = [info.part(0, (info.size,)) for info in infos]
+        return _load(infos, device, fill=roles[0] in _FILLED)
+
     layers: list[dict[str, Array]] = []
-    for i in range(config.n_layers):
+    for i, layer in enumerate(config.layers):
         say("load", i, config.n_layers + 1)
-        layers.append(
-            {
-                name: _load([gguf.tensors[layer_weight(part, i)] for part in parts], device)
-                for name, parts in names.items()
-            }
-        )
+        layers.append({name: load(roles, i) for name, roles in _stacked(layer.block).items()})
     say("load", config.n_layers, config.n_layers + 1)
-    output = MODEL_WEIGHTS["embedding" if config.tied else "output"]
-    weights = _Weights(
-        _load([gguf.tensors[MODEL_WEIGHTS["output_norm"]]], device),
-        _load([gguf.tensors[output]], device),
-        layers,
-    )
+    output = {"output_norm": load(("output_norm",))}
+    output["output"] = load(("embedding" if config.tied else "output",))
+    output |= {role: load((role,)) for role in ("output_norm_bias", "output_bias")
+               if role in config.extras}  # fmt: skip
     say("load", config.n_layers + 1, config.n_layers + 1)
-    return weights
+    return _Weights(output, layers)
 
 
-def _load(infos: list[TensorInfo], device: str) -> Array:
+def _load(infos: list[TensorInfo], device: str, fill: bool) -> Array:
     """Tensors with rows under each other, decoded: a vector as it is, a matrix in panels.
 
-    Vectors that stand for rows of a matrix (biases) get zeros up to the matrix's padded height.
+    fill: a vector gets zeros up to a multiple of LANES.
     """
     rows, width = sum(info.shape[0] for info in infos), infos[0].shape[-1]
     if len(infos[0].shape) == 1:
         vector = np.concatenate([dequantize(info) for info in infos])
-        if len(infos) > 1:
+        if fill:
             vector = np.pad(vector, (0, -len(vector) % LANES))
         array = Array(vector.shape, device)
         array.write(vector)

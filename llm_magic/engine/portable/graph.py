@@ -2,7 +2,7 @@
 
 Comes in: hidden rows, one layer's weights, its cache, a Config. Goes out: what the layer adds to
 the rows, or logits. It must not know files, buffers, slots or programs. What is computed is written
-in arch.py; here it is shaped so that tinygrad makes fast kernels of it, and few of them.
+in blocks.py; here it is shaped so that tinygrad makes fast kernels of it, and few of them.
 """
 
 import math
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tinygrad import Tensor, UOp
 
-from ..arch import Config, Rope
+from ..blocks import Activation, Attention, Block, Config, FeedForward, NormKind, QKNorm
+from ..rope import Rope
 
 LANES = 16  # outputs that lie beside each other in a matrix, see product
 SPLIT = 8  # parts of a dot product for one row, see product
@@ -30,9 +31,45 @@ class Where:
     window: UOp
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How this layer's heads turn. cos, sin: [t, 1, rope.dim / 2]."""
+
+    rope: Rope
+    cos: Tensor
+    sin: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Keys and values of one slot in one layer, each [positions, kv heads, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+Weights = dict[str, Tensor]
+
+
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """RMS norm over the last axis (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps) * weight."""
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """Layer norm over the last axis (Ba et al. 2016)."""
+    x = (x - x.mean(-1, keepdim=True)).contiguous()
+    x = x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+    return x if bias is None else x + bias
+
+
+def normed(kind: NormKind | None, role: str, w: Weights, x: Tensor, eps: float) -> Tensor:
+    """x through the norm of this kind whose weights are w[role] and, if there, w[role_bias]."""
+    if kind is None:
+        return x
+    if kind == "rms":
+        return norm(x, w[role], eps)
+    return layer_norm(x, w[role], w.get(f"{role}_bias"), eps)
 
 
 def soft_cap(x: Tensor, cap: float | None) -> Tensor:
@@ -56,54 +93,84 @@ def product(x: Tensor, panels: Tensor) -> Tensor:
     return sums.sum(2).reshape(t, n_panels * lanes)
 
 
-def _rotate(x: Tensor, rope: Rope, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (Su et al. 2021) of x [t, heads, head_dim]; cos, sin [t, 1, dim / 2]."""
+def _rotate(x: Tensor, turn: Turn | None) -> Tensor:
+    """Rotary embedding of x [t, heads, head_dim]."""
+    if turn is None:
+        return x
     t, heads, head_dim = x.shape
-    turned, rest = x[..., : rope.dim], x[..., rope.dim :]
-    if rope.pairs == "adjacent":
-        pairs = turned.reshape(t, heads, rope.dim // 2, 2)
+    dim, cos, sin = turn.rope.dim, turn.cos, turn.sin
+    turned, rest = x[..., :dim], x[..., dim:]
+    if turn.rope.pairs == "adjacent":
+        pairs = turned.reshape(t, heads, dim // 2, 2)
         a, b = pairs[..., 0], pairs[..., 1]
         turned = Tensor.stack(a * cos - b * sin, a * sin + b * cos, dim=-1)
-        turned = turned.reshape(t, heads, rope.dim)
+        turned = turned.reshape(t, heads, dim)
     else:
-        a, b = turned[..., : rope.dim // 2], turned[..., rope.dim // 2 :]
+        a, b = turned[..., : dim // 2], turned[..., dim // 2 :]
         turned = (a * cos - b * sin).cat(a * sin + b * cos, dim=-1)
-    return turned if rope.dim == head_dim else turned.cat(rest, dim=-1)
+    return turned if dim == head_dim else turned.cat(rest, dim=-1)
+
+
+def block(
+    config: Config,
+    parts: Block,
+    w: Weights,
+    x: Tensor,
+    turn: Turn | None,
+    cache: Cache,
+    at: Where,
+) -> Tensor:
+    """What a layer leaves of x [t, dim]. Writes this chunk's rows of keys and values first."""
+    by = parts.residual_scale
+    mixed = attention(config, parts.attention, w, x, turn, cache, at)
+    after = x + (mixed if by == 1.0 else mixed * by)
+    out = feed_forward(config, parts.feed_forward, w, x if parts.parallel else after)
+    return after + (out if by == 1.0 else out * by)
 
 
 def attention(
     config: Config,
-    w: dict[str, Tensor],
+    part: Attention,
+    w: Weights,
     x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    turn: Turn | None,
+    cache: Cache,
     at: Where,
 ) -> Tensor:
     """What attention adds to x [t, dim]. Writes this chunk's rows of keys and values first."""
     t, kv, head_dim = x.shape[0], config.n_kv_heads, config.head_dim
-    heads, rope = config.n_heads, config.layers[0].rope
-    h = norm(x, w["attn_norm"], config.norm_eps).contiguous()
+    heads, eps = config.n_heads, config.norm_eps
+    h = normed(part.norm, "attn_norm", w, x, eps).contiguous()
     qkv = product(h, w["attn_qkv"])
-    if config.qkv_bias:
+    if "attn_qkv_bias" in w:
         qkv = qkv + w["attn_qkv_bias"]
     qkv = qkv.contiguous()[:, : (heads + 2 * kv) * head_dim].reshape(t, heads + 2 * kv, head_dim)
     q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv], qkv[:, heads + kv :]
-    if config.qk_norm:
-        q = norm(q, w["attn_q_norm"], config.norm_eps).contiguous()
-        k = norm(k, w["attn_k_norm"], config.norm_eps).contiguous()
-    q = _rotate(q, rope, cos, sin).contiguous()
+    if part.qk_norm:
+        q = _head_norm(part.qk_norm, q, w["attn_q_norm"], eps).contiguous()
+        k = _head_norm(part.qk_norm, k, w["attn_k_norm"], eps).contiguous()
+    q = _rotate(q, turn).contiguous()
     rows = ((at.position, at.position + t), None, None)
-    keys.shrink(rows).assign(_rotate(k, rope, cos, sin))
-    values.shrink(rows).assign(v)
-    out = _attend(config, q, keys, values, at)  # [t, heads * head_dim]
+    cache.keys.shrink(rows).assign(_rotate(k, turn))
+    cache.values.shrink(rows).assign(v)
+    out = _attend(config, q, cache.keys, cache.values, at)  # [t, heads * head_dim]
     out = product(out, w["attn_output"])[:, : config.dim]
-    if config.output_bias:
+    if "attn_output_bias" in w:
         out = out + w["attn_output_bias"]
-    if config.post_norms:
-        out = norm(out.contiguous(), w["post_attention_norm"], config.norm_eps)
+    if part.post:
+        out = normed(part.post, "post_attention_norm", w, out.contiguous(), eps)
     return out
+
+
+def _head_norm(spec: QKNorm, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The norm of queries or keys x [t, heads, head_dim]."""
+    t, heads, head_dim = x.shape
+    if spec.over == "row":
+        x, weight = x.reshape(t, heads * head_dim), weight.reshape(heads * head_dim)
+    elif spec.own:
+        weight = weight.reshape(heads, head_dim)
+    out = norm(x, weight, eps) if spec.kind == "rms" else layer_norm(x, weight, None, eps)
+    return out.reshape(t, heads, head_dim)
 
 
 def _attend(config: Config, q: Tensor, keys: Tensor, values: Tensor, at: Where) -> Tensor:
@@ -135,25 +202,51 @@ def _attend(config: Config, q: Tensor, keys: Tensor, values: Tensor, at: Where) 
     return out.permute(2, 0, 1, 3).reshape(t, config.q_dim).contiguous()
 
 
-def feed_forward(config: Config, w: dict[str, Tensor], x: Tensor) -> Tensor:
-    """What the gated feed-forward part (Shazeer 2020) adds to x [t, dim]."""
-    x = x.contiguous()
-    h = norm(x, w["ffn_norm"], config.norm_eps).contiguous()
-    both = product(h, w["ffn_gate_up"]).contiguous()
-    gate, up = both[:, : config.ff], both[:, config.ff : 2 * config.ff]
-    act = gate.silu() if config.activation == "silu" else _gelu(gate)
-    out = product((act * up).contiguous(), w["ffn_down"])[:, : config.dim]
-    if config.post_norms:
-        out = norm(out.contiguous(), w["post_ffw_norm"], config.norm_eps)
+def feed_forward(config: Config, part: FeedForward, w: Weights, x: Tensor) -> Tensor:
+    """What the feed-forward part adds to x [t, dim]; gated: Shazeer 2020."""
+    x, eps = x.contiguous(), config.norm_eps
+    h = normed(part.norm, "ffn_norm", w, x, eps).contiguous()
+    inner = product(h, w["ffn_gate_up" if part.gated else "ffn_up"])
+    if (bias := w.get("ffn_gate_up_bias" if part.gated else "ffn_up_bias")) is not None:
+        inner = inner + bias
+    inner, n = inner.contiguous(), part.width
+    act = activate(part.activation, inner[:, :n])
+    if part.gated:
+        act = act * inner[:, n : 2 * n]
+    out = product(act.contiguous(), w["ffn_down"])[:, : config.dim]
+    if "ffn_down_bias" in w:
+        out = out + w["ffn_down_bias"]
+    if part.post:
+        out = normed(part.post, "post_ffw_norm", w, out.contiguous(), eps)
     return out
 
 
-def output(config: Config, weight: Tensor, matrix: Tensor, x: Tensor) -> Tensor:
+def output(config: Config, w: Weights, x: Tensor) -> Tensor:
     """Logits of rows x [t, dim]; the last columns fill up the last panel of the matrix."""
-    h = norm(x, weight, config.norm_eps).contiguous()
-    return soft_cap(product(h, matrix), config.logit_softcap)
+    h = normed(config.output_norm, "output_norm", w, x, config.norm_eps).contiguous()
+    logits = product(h, w["output"])
+    if "output_bias" in w:
+        logits = logits + w["output_bias"]
+    if config.logit_scale != 1.0:
+        logits = logits * config.logit_scale
+    return soft_cap(logits, config.logit_softcap)
 
 
-def _gelu(x: Tensor) -> Tensor:
+def activate(kind: Activation, x: Tensor) -> Tensor:
+    """The nonlinear function of a feed-forward part."""
+    match kind:
+        case "silu":
+            return x.silu()
+        case "gelu_tanh":
+            return _gelu_tanh(x)
+        case "gelu":  # Hendrycks and Gimpel 2016, exact
+            return 0.5 * x * (1.0 + (x * math.sqrt(0.5)).erf())
+        case "relu":
+            return x.relu()
+        case "relu_squared":
+            return x.relu().square()
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
     """The tanh form (Hendrycks and Gimpel 2016): x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     return 0.5 * x * (1.0 + (math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)).tanh())

@@ -1,22 +1,35 @@
 // The tables that Python writes (layout.py mirrors them field by field), and the state of a step.
 
+#define MAX_ROPES 4
+enum { NO_NORM, RMS_NORM, LAYER_NORM };
+enum { SILU, GELU_TANH, GELU, RELU, RELU_SQUARED };
+
 typedef struct {
-  mat_t q, k, v, o, gate, up, down;
+  mat_t q, k, v, o, gate, up, down;  // gate.n is 0 where the feed-forward part is not gated
   // Byte offsets of float32 vectors in the weights; -1: the model has none.
   i64 attn_norm, q_norm, k_norm, post_attn, ffn_norm, post_ffn, q_bias, k_bias, v_bias, o_bias;
+  i64 attn_norm_bias, ffn_norm_bias, gate_bias, up_bias, down_bias;
   i32 rope, window;
+  i32 attn_norm_kind, post_attn_kind, ffn_norm_kind, post_ffn_kind;
+  i32 qk_norm_kind, qk_norm_row;  // row: over all heads of a row, else over each head
+  i32 activation, parallel;
+  float residual_scale, pad;      // of what is added to the residual stream
 } layer_t;
+
+// A norm: its kind, and byte offsets of its weights and bias (-1: none).
+typedef struct { int kind; i64 weight, bias; } norm_t;
 
 typedef struct { i64 q, s, f; i32 blocks, pad; } acts_at;  // byte offsets in the scratch memory
 
 typedef struct {
   i32 n_layers, dim, heads, kv_heads, head, head_pad, ff, vocab;
-  i32 gelu, n_ropes, max_rows, max_parts;
-  i32 rotated[2];                 // entries of a head that turn, per kind of rope
-  float eps, embedding_scale, attention_scale, attention_softcap, logit_softcap, pad;
-  i64 inv_freq[2];                // byte offsets in the weights: float64 [UP(rotated / 2, 8)]
-  i64 output_norm;
-  mat_t embedding, output;
+  i32 output_norm_kind, n_ropes, max_rows, max_parts;
+  i32 rotated[MAX_ROPES];         // entries of a head that turn, per kind of rope; 0: none
+  float magnitude[MAX_ROPES];     // factor of cosines and sines
+  float eps, embedding_scale, attention_scale, attention_softcap, logit_softcap, logit_scale;
+  i64 inv_freq[MAX_ROPES];        // byte offsets in the weights: float64 [UP(rotated / 2, 8)]
+  i64 output_norm, output_norm_bias, output_bias;
+  mat_t embedding, positions, output;  // positions.n is 0 where the model has none
   i64 kv_slot, kv_chunk, kv_layer, kv_head;  // strides of the cache, in u16
   i64 x, h, qkv, att, parts, trig, items, work;  // byte offsets in the scratch memory
   acts_at in, mixed, inner;       // inputs of qkv/gate/up/output, of o, of down
@@ -40,7 +53,7 @@ typedef struct {
   float *x, *h;                    // [n][wide]: the residual stream; what a post-norm waits for
   float *qkv, *att, *trig;         // [n][qkv_wide], [n][att_wide], [kind of rope][n][trig_wide]
   char *parts;                     // [n][head][span] of share_t
-  int wide, qkv_wide, k_at, v_at, att_wide, half[2], trig_wide;
+  int wide, qkv_wide, k_at, v_at, att_wide, half[MAX_ROPES], trig_wide;
   acts_t in, mixed, inner;
   item_t *items;
   int n_items;
@@ -54,15 +67,34 @@ typedef struct {
   const acts_t *from;
   float *to;
   int to_wide, add;
+  float by;                        // factor of what a product gives
   i64 bias[3];
   int to_at[3];
-  i64 norm, post;
+  norm_t norm, post;
   int floats;
   float softcap;
 } step_t;
 
 INLINE const float *vector(const step_t *s, i64 at) { return (const float *)(s->weights + at); }
 INLINE int panels(int n) { return UP(n, MR) / MR; }
+
+// Mean of x[0 .. n-1]. x: [wide], zero beyond n.
+INLINE float mean_of(const float *x, int wide, int n) {
+  vf sum = {};
+  for (int i = 0; i < wide; i += 16) sum += ld(x + i);
+  return reduce_add(sum) / (float)n;
+}
+
+// 1 / sqrt(mean((x - mean)^2) + eps) of x[0 .. n-1].
+INLINE float spread_scale(const float *x, int wide, int n, float mean, float eps) {
+  const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  vf sum = {};
+  for (int i = 0; i < wide; i += 16) {
+    const vf d = select(lane + i < n, ld(x + i) - mean, (vf){});
+    sum += d * d;
+  }
+  return 1.f / __builtin_sqrtf(reduce_add(sum) / (float)n + eps);
+}
 
 // 1 / sqrt(mean(x^2) + eps), x: [wide], zero beyond n.
 INLINE float norm_scale(const float *x, int wide, int n, float eps) {
@@ -74,4 +106,13 @@ INLINE float norm_scale(const float *x, int wide, int n, float eps) {
   }
   if (i < wide) a += ld(x + i) * ld(x + i);
   return 1.f / __builtin_sqrtf(reduce_add(a + b) / (float)n + eps);
+}
+
+// A norm of one row: y = (x - mean) * scale * weight + bias, without mean where it is an RMS norm.
+typedef struct { float mean, scale; } normal_t;
+INLINE normal_t normal_of(int kind, const float *x, int wide, int n, float eps) {
+  if (kind == NO_NORM) return (normal_t){0, 1};
+  if (kind == RMS_NORM) return (normal_t){0, norm_scale(x, wide, n, eps)};
+  const float mean = mean_of(x, wide, n);
+  return (normal_t){mean, spread_scale(x, wide, n, mean, eps)};
 }

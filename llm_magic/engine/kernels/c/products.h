@@ -34,7 +34,7 @@ INLINE void put_product(const step_t *s, int which, int tile, int panel, int R, 
   vf bias = s->bias[which] >= 0 ? ld(vector(s, s->bias[which]) + tile * 16) : (vf){};
   for (int r = 0; r < R; r++) {
     float *to = rows + (i64)r * s->to_wide + s->to_at[which] + tile * 16;
-    vf v = ld(y + r * 16) + bias;
+    vf v = (ld(y + r * 16) + bias) * s->by;
     if (s->add) v += ld(to);
     if (s->softcap > 0) v = s->softcap * vtanh(v / s->softcap);
     st(to, v);
@@ -60,19 +60,32 @@ static void product_task(void *arg, int task) {
 }
 
 // GELU in its tanh form is x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)).
-INLINE vf activate(vf x, int gelu) {
-  vf z = gelu ? x * (1.5957691216f + 0.0713548163f * x * x) : x;
+INLINE vf activate(vf x, int kind) {
+  switch (kind) {
+  case GELU: return 0.5f * x * (1.f + verf(x * 0.70710678f));
+  case RELU: return vmax(x, (vf){});
+  case RELU_SQUARED: x = vmax(x, (vf){}); return x * x;
+  }
+  vf z = kind == GELU_TANH ? x * (1.5957691216f + 0.0713548163f * x * x) : x;
   return x * vsigmoid(z);
 }
 
 // inner = activation(gate) * up of a panel, packed at once: 32 inner entries. g, u: [2][MR][16].
+// Not gated: activation(up).
 INLINE void put_inner(step_t *s, int panel, int R, int block, const float *g, const float *u) {
   float x[MR * 32] __attribute__((aligned(64)));
-  for (int r = 0; r < R; r++)
-    for (int t = 0; t < 2; t++) {
+  const layer_t *l = s->layer;
+  for (int t = 0; t < 2; t++) {
+    vf gate = {}, up = {};
+    if (l->gate_bias >= 0) gate = ld(vector(s, l->gate_bias) + block * 32 + t * 16);
+    if (l->up_bias >= 0) up = ld(vector(s, l->up_bias) + block * 32 + t * 16);
+    for (int r = 0; r < R; r++) {
       const int at = (t * MR + r) * 16;
-      st(x + r * 32 + t * 16, activate(ld(g + at), s->model->gelu) * ld(u + at));
+      const vf v = ld(u + at) + up;
+      st(x + r * 32 + t * 16, l->gate.n ? activate(ld(g + at) + gate, l->activation) * v
+                                        : activate(v, l->activation));
     }
+  }
   put_blocks(&s->inner, panel, R, block, x, s->floats);
 }
 
@@ -87,7 +100,8 @@ static void glu_task(void *arg, int task) {
     const int R = panel_rows(s->n, panel);
     for (int b = part.first; b < block1; b++) {
       for (int t = 0; t < 2; t++) {
-        tile_times_panel(s->weights, &l->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
+        if (l->gate.n)
+          tile_times_panel(s->weights, &l->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
         tile_times_panel(s->weights, &l->up, 2 * b + t, &s->in, panel, R, u + t * MR * 16);
       }
       put_inner(s, panel, R, b, g, u);
@@ -131,7 +145,7 @@ static void glu_pairs_task(void *arg, int task) {
   for (int b = part.first; b < block1; b++)
     for (int p = part.from; p < part.to; p += TILE_PANELS) {
       const int end = MIN(part.to, p + TILE_PANELS);
-      pair_times_panels(s->weights, &l->gate, b, &s->in, s->n, p, end, g);
+      if (l->gate.n) pair_times_panels(s->weights, &l->gate, b, &s->in, s->n, p, end, g);
       pair_times_panels(s->weights, &l->up, b, &s->in, s->n, p, end, u);
       for (int i = 0; i < end - p; i++)
         put_inner(s, p + i, panel_rows(s->n, p + i), b, g + i * 2 * MR * 16, u + i * 2 * MR * 16);
@@ -156,7 +170,7 @@ static void product(step_t *s, const acts_t *from, float *to, int to_wide, int a
 
 static void glu(step_t *s) {
   const int tasks = cut(s, s->inner.blocks, s->in.blocks, 4,
-                        4 * tile_bytes(s->layer->gate.kind, s->in.blocks));
+                        4 * tile_bytes(s->layer->up.kind, s->in.blocks));
 #ifdef TILE_ROWS
   if (s->n >= TILE_ROWS) {
     run(s->team, glu_pairs_task, s, tasks);

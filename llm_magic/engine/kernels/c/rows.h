@@ -8,6 +8,11 @@ static void embed_panel(void *arg, int panel) {
     float *x = s->x + (i64)i * s->wide;
     weight_row(s->weights, &m->embedding, s->tokens[i], x);
     for (int d = 0; d < s->wide; d += 16) st(x + d, ld(x + d) * m->embedding_scale);
+    if (m->positions.n) {
+      float *more = s->h + (i64)i * s->wide;
+      weight_row(s->weights, &m->positions, s->positions[i], more);
+      for (int d = 0; d < s->wide; d += 16) st(x + d, ld(x + d) + ld(more + d));
+    }
     for (int rope = 0; rope < m->n_ropes; rope++) {
       const double *freq = (const double *)(s->weights + m->inv_freq[rope]);
       float *cs = s->trig + ((i64)rope * m->max_rows + i) * s->trig_wide;
@@ -15,10 +20,18 @@ static void embed_panel(void *arg, int panel) {
         typedef v8f v8f_u __attribute__((aligned(1), may_alias));
         v8f sines, cosines;
         vsincos(*(const vd_u *)(freq + d) * (double)s->positions[i], &sines, &cosines);
+        cosines *= m->magnitude[rope], sines *= m->magnitude[rope];
         *(v8f_u *)(cs + d) = cosines, *(v8f_u *)(cs + s->trig_wide / 2 + d) = sines;
       }
     }
   }
+}
+
+// What a norm makes of 16 entries of a row, from entry d on. The mean of an RMS norm is 0.
+INLINE vf norm_vector(const step_t *s, norm_t norm, const normal_t *n, const float *x, int d) {
+  if (!norm.kind) return ld(x + d);
+  const vf v = (ld(x + d) - n->mean) * n->scale * ld(vector(s, norm.weight) + d);
+  return norm.bias >= 0 ? v + ld(vector(s, norm.bias) + d) : v;
 }
 
 // x += norm(h) where the model has norms after its blocks; then in = norm(x).
@@ -26,35 +39,45 @@ static void norm_panel(void *arg, int panel) {
   step_t *s = arg;
   const model_t *m = s->model;
   const int R = panel_rows(s->n, panel), wide = s->wide;
-  const float *w = vector(s, s->norm);
-  float *rows = s->x + (i64)panel * MR * wide, scale[MR];
+  float *rows = s->x + (i64)panel * MR * wide;
+  normal_t normal[MR];
   for (int r = 0; r < R; r++) {
     float *x = rows + r * wide;
-    if (s->post >= 0) {
-      const float *h = s->h + (i64)(panel * MR + r) * wide, *post = vector(s, s->post);
-      const float by = norm_scale(h, wide, m->dim, m->eps);
-      for (int d = 0; d < wide; d += 16) st(x + d, ld(x + d) + ld(h + d) * by * ld(post + d));
+    if (s->post.kind) {
+      const float *h = s->h + (i64)(panel * MR + r) * wide;
+      const normal_t by = normal_of(s->post.kind, h, wide, m->dim, m->eps);
+      const float *post = vector(s, s->post.weight);  // residual_scale is in it
+      for (int d = 0; d < wide; d += 16)
+        st(x + d, ld(x + d) + (ld(h + d) - by.mean) * by.scale * ld(post + d));
     }
-    scale[r] = norm_scale(x, wide, m->dim, m->eps);
+    normal[r] = normal_of(s->norm.kind, x, wide, m->dim, m->eps);
   }
   for (int b = 0; b < s->in.blocks; b++) {
     float block[MR * 32] __attribute__((aligned(64)));
     for (int r = 0; r < R; r++)
       for (int d = 0; d < 32; d += 16)
-        st(block + r * 32 + d, ld(rows + r * wide + b * 32 + d) * scale[r] * ld(w + b * 32 + d));
+        st(block + r * 32 + d, norm_vector(s, s->norm, normal + r, rows + r * wide, b * 32 + d));
     put_blocks(&s->in, panel, R, b, block, s->floats);
   }
 }
 
-// Norm (where the model has it) and rotation of one head, in place. x: [head_pad].
-static void turn_head(const step_t *s, float *x, i64 norm, const float *cs) {
+// Norms of the heads of queries or keys, in place. x: [heads * head_pad].
+static void norm_heads(const step_t *s, float *x, int heads, i64 weight) {
   const model_t *m = s->model;
-  if (norm >= 0) {
-    const float *w = vector(s, norm);
-    float scale = norm_scale(x, m->head_pad, m->head, m->eps);
-    for (int d = 0; d < m->head_pad; d += 16) st(x + d, ld(x + d) * scale * ld(w + d));
+  const layer_t *l = s->layer;
+  const int all = l->qk_norm_row ? heads : 1, wide = all * m->head_pad;
+  const norm_t norm = {l->qk_norm_kind, weight, -1};
+  for (int h = 0; h < heads; h += all) {
+    float *row = x + h * m->head_pad;
+    const normal_t by = normal_of(norm.kind, row, wide, all * m->head, m->eps);
+    const norm_t of = {norm.kind, weight + (i64)h * m->head_pad * 4, -1};
+    for (int d = 0; d < wide; d += 16) st(row + d, norm_vector(s, of, &by, row, d));
   }
-  const int half = m->rotated[s->layer->rope] / 2;
+}
+
+// Rotation of one head, in place. x: [head_pad].
+static void turn_head(const step_t *s, float *x, const float *cs) {
+  const int half = s->model->rotated[s->layer->rope] / 2;
   const float *c = cs, *n = cs + s->trig_wide / 2;
   int i = 0;
   for (; i + 16 <= half; i += 16) {
@@ -82,10 +105,14 @@ static void turn_panel(void *arg, int panel) {
   for (int i = panel * MR; i < MIN(s->n, panel * MR + MR); i++) {
     float *row = s->qkv + (i64)i * s->qkv_wide;
     const float *cs = s->trig + ((i64)s->layer->rope * m->max_rows + i) * s->trig_wide;
-    for (int h = 0; h < m->heads; h++) turn_head(s, row + h * D, s->layer->q_norm, cs);
+    if (s->layer->qk_norm_kind) {
+      norm_heads(s, row, m->heads, s->layer->q_norm);
+      norm_heads(s, row + s->k_at, m->kv_heads, s->layer->k_norm);
+    }
+    for (int h = 0; h < m->heads; h++) turn_head(s, row + h * D, cs);
     for (int h = 0; h < m->kv_heads; h++) {
       float *k = row + s->k_at + h * D, *v = row + s->v_at + h * D;
-      turn_head(s, k, s->layer->k_norm, cs);
+      turn_head(s, k, cs);
       const int pos = s->positions[i], in = pos % CHUNK;
       u16 *keys = cache_of(s, s->slots[i], h) + pos / CHUNK * m->kv_chunk;
       key_units(keys, D)[in] = store_shorts(k, D, keys + in / 16 * D * 16 + in % 16, 16);

@@ -2,7 +2,7 @@
 
 static void over_panels(step_t *s, void (*fn)(void *, int)) { run(s->team, fn, s, panels(s->n)); }
 
-static void normed(step_t *s, i64 post, i64 norm, int floats) {
+static void normed(step_t *s, norm_t post, norm_t norm, int floats) {
   s->post = post, s->norm = norm, s->floats = floats;
   over_panels(s, norm_panel);
 }
@@ -54,42 +54,63 @@ static void qkv(step_t *s, const layer_t *l) {
   s->mats[0] = &l->q, s->mats[1] = &l->k, s->mats[2] = &l->v, s->n_mats = 3;
   s->bias[0] = l->q_bias, s->bias[1] = l->k_bias, s->bias[2] = l->v_bias;
   s->to_at[0] = 0, s->to_at[1] = s->k_at, s->to_at[2] = s->v_at;
+  s->by = 1;
   product(s, &s->in, s->qkv, s->qkv_wide, 0);
 }
 
 // One matrix whose result is added to the residual stream, or kept for the norm behind it.
-static void project(step_t *s, const mat_t *m, const acts_t *from, i64 bias, i64 post) {
+static void project(step_t *s, const mat_t *m, const acts_t *from, i64 bias, int post) {
   s->mats[0] = m, s->n_mats = 1, s->bias[0] = bias, s->to_at[0] = 0;
-  product(s, from, post >= 0 ? s->h : s->x, s->wide, post < 0);
+  s->by = post ? 1 : s->layer->residual_scale;
+  product(s, from, post ? s->h : s->x, s->wide, !post);
+}
+
+// What follows attention in a layer: the norm of the feed-forward part has its input in `in`.
+static void feed_forward(step_t *s, const layer_t *l) {
+  s->floats = is_float(l->down.kind);
+  glu(s);
+  project(s, &l->down, &s->inner, l->down_bias, l->post_ffn_kind);
+}
+
+// One layer. post: the norm of the layer before, which its output waits for in h.
+static void run_layer(step_t *s, norm_t post) {
+  const layer_t *l = s->layer;
+  const int last = s->layer_index == s->model->n_layers - 1;
+  const int floats = is_float(l->q.kind) || is_float(l->k.kind) || is_float(l->v.kind);
+  const norm_t attn = {l->attn_norm_kind, l->attn_norm, l->attn_norm_bias};
+  const norm_t post_attn = {l->post_attn_kind, l->post_attn, -1};
+  const norm_t ffn = {l->ffn_norm_kind, l->ffn_norm, l->ffn_norm_bias};
+  const int ffn_floats = (l->gate.n && is_float(l->gate.kind)) || is_float(l->up.kind);
+  normed(s, post, attn, floats);
+  qkv(s, l);
+  over_panels(s, turn_panel);
+  if (last && !s->wanted) return;  // the cache is complete
+  attention(s);
+  if (last) keep_wanted(s);
+  // Parallel parts both read what the layer was given: before anything is added to it.
+  if (l->parallel) normed(s, (norm_t){}, ffn, ffn_floats);
+  s->floats = is_float(l->o.kind);
+  over_panels(s, mixed_panel);
+  project(s, &l->o, &s->mixed, l->o_bias, l->post_attn_kind);
+  if (!l->parallel) normed(s, post_attn, ffn, ffn_floats);
+  feed_forward(s, l);
 }
 
 static void forward(step_t *s) {
   const model_t *m = s->model;
   list_items(s);
   over_panels(s, embed_panel);
-  i64 post = -1;
+  norm_t post = {};
   for (int i = 0; i < m->n_layers; i++) {
-    const layer_t *l = m->layers + i;
-    s->layer = l, s->layer_index = i;
-    normed(s, post, l->attn_norm,
-           is_float(l->q.kind) || is_float(l->k.kind) || is_float(l->v.kind));
-    qkv(s, l);
-    over_panels(s, turn_panel);
-    if (i == m->n_layers - 1 && !s->wanted) return;  // the cache is complete
-    attention(s);
-    if (i == m->n_layers - 1) keep_wanted(s);
-    s->floats = is_float(l->o.kind);
-    over_panels(s, mixed_panel);
-    project(s, &l->o, &s->mixed, l->o_bias, l->post_attn);
-    normed(s, l->post_attn, l->ffn_norm, is_float(l->gate.kind) || is_float(l->up.kind));
-    s->floats = is_float(l->down.kind);
-    glu(s);
-    project(s, &l->down, &s->inner, -1, l->post_ffn);
-    post = l->post_ffn;
+    s->layer = m->layers + i, s->layer_index = i;
+    run_layer(s, post);
+    post = (norm_t){s->layer->post_ffn_kind, s->layer->post_ffn, -1};
   }
-  normed(s, post, m->output_norm, is_float(m->output.kind));
-  s->softcap = m->logit_softcap;
-  s->mats[0] = &m->output, s->n_mats = 1, s->bias[0] = -1, s->to_at[0] = 0;
+  if (!s->wanted) return;
+  normed(s, post, (norm_t){m->output_norm_kind, m->output_norm, m->output_norm_bias},
+         is_float(m->output.kind));
+  s->softcap = m->logit_softcap, s->by = m->logit_scale;
+  s->mats[0] = &m->output, s->n_mats = 1, s->bias[0] = m->output_bias, s->to_at[0] = 0;
   product(s, &s->in, s->logits, UP(m->vocab, 32), 0);
 }
 

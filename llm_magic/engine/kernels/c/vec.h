@@ -86,6 +86,14 @@ INLINE vf vexp(vf x) {
 }
 
 INLINE vf vsigmoid(vf x) { return 1.f / (1.f + vexp(-x)); }
+// Error function, absolute error 2e-7 (Abramowitz and Stegun 1964, 7.1.26).
+INLINE vf verf(vf x) {
+  const vf a = vabs(x), t = 1.f / (1.f + 0.3275911f * a);
+  const vf p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f +
+                    t * (-1.453152027f + t * 1.061405429f))));
+  const vf y = 1.f - p * vexp(-a * a);
+  return select(x < (vf){}, -y, y);
+}
 INLINE vf vtanh(vf x) { return 2.f * vsigmoid(2.f * x) - 1.f; }
 
 // ln(x) of a positive normal float, for one number a row: no need to be fast.
