@@ -6,7 +6,7 @@ Importing this imports nothing heavy: every public name is looked up when it is 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .extension_points import VIEWS
+from .extension_points import TABLES, VIEWS
 
 __version__ = "0.1.0"
 
@@ -78,6 +78,11 @@ def _views() -> "Views[Reply]":
     return reply_methods
 
 
+def _tables() -> Any:
+    return importlib.import_module("llm_magic.ui.tables")
+
+
+TABLES.register(_tables)  # the bar of `LLM.map` and the view of `LLM.grid`
 VIEWS.register(_views)  # what `Reply.heatmap()` and the other views of a reply call
 
 

@@ -42,3 +42,6 @@ class ExtensionPoint(Generic[T]):
 VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of a reply")
 # `ui.views.numbers`: how decisions, reports of evaluations and samples are shown.
 NUMBER_VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of decisions")
+
+# `ui.tables`: how a run over a table and what came of it are shown. The package registers it.
+TABLES: ExtensionPoint[Any] = ExtensionPoint("the views of a table")

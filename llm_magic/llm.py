@@ -22,6 +22,7 @@ from .errors import Interrupted, RequestError
 from .events import CallDelta, Delta, Message, Piece, Sampling, Token
 from .provider import Prompt, Provider, RenderedPrompt, Request, require
 from .sampling import FIELDS
+from .tables.mixin import TableMethods
 from .utf8 import whole
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Control(Enum):
     STOP = "stop"
 
 
-class LLM(Embeddings, Decisions):
+class LLM(Embeddings, Decisions, TableMethods):
     """A language model. Thread-safe: any number of threads may use one at the same time."""
 
     def __init__(self, provider: Provider) -> None:

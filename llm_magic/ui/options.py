@@ -18,7 +18,14 @@ from llm_magic.utf8 import whole
 Kind = Literal["text", "integer", "number", "flag", "switch", "texts", "biases", "pair"]
 Place = Literal["cell", "compare", "chat", "branch"]
 Group = Literal[
-    "Model and prompt", "Conversation", "Tools", "Constraint", "Sampling", "Penalties", "Output"
+    "Model and prompt",
+    "Table",
+    "Conversation",
+    "Tools",
+    "Constraint",
+    "Sampling",
+    "Penalties",
+    "Output",
 ]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -336,6 +343,13 @@ OPTIONS: tuple[Option, ...] = (
            metavar="TEXT", own=True),
     Option("thinking", "switch", "Model and prompt", "let the model reason first, if it can",
            _TALK, label="Thinking", default="the model's own"),
+
+    Option("map", "text", "Table",
+           "answer the cell for every row of the frame NAME; {{ column }} is the row's value",
+           metavar="NAME", completes="variables", own=True),
+    Option("cache", "text", "Table",
+           "keep the answers of --map in this file; the next run asks only what is missing",
+           metavar="FILE", own=True),
 
     Option("chat", "text", "Conversation",
            "this cell is a turn of the conversation NAME; running it again replaces its turn",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_magic.errors import InterpolationError
-from llm_magic.ui.magics.interpolate import fields, interpolate
+from llm_magic.interpolation import fields, interpolate
 
 
 def fill(text: str, **names: object) -> str:

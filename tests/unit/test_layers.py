@@ -22,13 +22,14 @@ PACKAGE = Path(__file__).resolve().parents[2] / "llm_magic"
 LEVELS = {
     "": (
         {"events", "errors", "utf8", "prefix", "columns", "json_types", "sampling"}
-        | {"extension_points"},
+        | {"extension_points", "interpolation"},
         {"models"},
         {"engine"},
         {"chat"},
         {"provider"},
         {"providers", "arguments", "catalogue"},
         {"embedding", "decisions"},
+        {"tables"},
         {"llm"},
         {"hub"},
         {"branching", "bench"},
@@ -46,7 +47,7 @@ LEVELS = {
     ),
     "chat": (
         {"parsing"},
-        {"schema", "json_values", "typed_values", "saved", "view_protocols"}
+        {"schema", "json_values", "typed_values", "saved", "view_protocols", "origin"}
         | {"interrupts", "prompts"},
         {"constraints", "tools", "reply"},
         {"fold"},
@@ -54,7 +55,7 @@ LEVELS = {
         {"exchanges", "turn", "thread"},
         {"conversation"},
     ),
-    "ui": ({"views", "options"}, {"widgets"}, {"reply_methods"}, {"magics"}),
+    "ui": ({"views", "options"}, {"widgets"}, {"reply_methods", "tables"}, {"magics"}),
     "ui.widgets": ({"shared"}, {"chat", "explorer"}),
 }
 APART = {
@@ -86,6 +87,8 @@ ONLY = {
     "ipywidgets": {"ui"},
     "anywidget": {"ui"},
     "matplotlib": {"ui"},
+    "pandas": {"tables", "ui"},
+    "polars": {"tables"},
     "markdown_it": {"ui"},
     "nh3": {"ui"},
     "pygments": {"ui"},

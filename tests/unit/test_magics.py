@@ -25,11 +25,11 @@ from llm_magic.errors import (
 )
 from llm_magic.events import Message
 from llm_magic.hub import hub
+from llm_magic.interpolation import as_text
 from llm_magic.llm import LLM
 from llm_magic.providers.local import Status
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.magics import command_line, extension
-from llm_magic.ui.magics.interpolate import as_text
 from llm_magic.ui.reply_methods import VENDOR
 
 

@@ -25,16 +25,16 @@ from llm_magic.chat.reply import Reply
 from llm_magic.errors import ContextOverflowError, EngineError, Interrupted, LLMError
 from llm_magic.events import Delta
 from llm_magic.hub import hub
+from llm_magic.interpolation import as_text, interpolate, tight_fields
 from llm_magic.llm import LLM
 from llm_magic.utf8 import line_ends, question_text
 
 from .. import options
 from ..views import mime, summary, throughput
 from ..views.ledger import Ledger
-from . import command_line, request, scope, screens, status
+from . import command_line, map_cell, request, scope, screens, status
 from .cell_conversations import Talks
 from .commands import COMMANDS, scored
-from .interpolate import as_text, interpolate, tight_fields
 from .tool_outputs import of_their_own
 
 MAX_TOKENS = 256
@@ -231,6 +231,10 @@ class LLMMagics(Magics):  # type: ignore[misc]
                 f"%%{self.magic_name}: the cell has no text to answer; write it below this line"
             )
         with self._brief():
+            map_cell.check(given)
+            if given.map is not None:
+                map_cell.run(self, given, text)
+                return
             ask = request.prepare(self, given, text)
             name = request.model_of(self, given)
             screen = screens.screen(

@@ -26,6 +26,7 @@ class Notebook(Protocol):
     shell: Any
     magic_name: str
     model: str
+    temperature: float | None
     docs_mode: bool
     ledger: Ledger
     talks: Talks

@@ -10,10 +10,10 @@ a value contains is never looked at again. `\{{ name }}` is the literal text `{{
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from llm_magic.errors import InterpolationError
+from .errors import InterpolationError
 
 _NAME = r"[^\W\d]\w*"
 _INDEX = r"""\[(?:-?\d+|'[^'\n]*'|"[^"\n]*")\]"""
@@ -82,6 +82,15 @@ def tight_fields(text: str) -> list[str]:
 def fields(text: str) -> list[str]:
     """The paths that `interpolate` would look up, in order of their appearance."""
     return [path for escaped, path in _FIELD.findall(text) if not escaped]
+
+
+def heads(paths: Iterable[str]) -> list[str]:
+    """The names with which paths begin.
+
+    >>> heads(["city", "a.b[0]"])
+    ['city', 'a']
+    """
+    return [_head(path) for path in paths]
 
 
 def _head(path: str) -> str:
