@@ -43,7 +43,7 @@ LEVELS = {
         {"tokenizer", "arch", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
-        {"load", "needs"},
+        {"load", "needs", "encoder"},
     ),
     "chat": (
         {"parsing"},
