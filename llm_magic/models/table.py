@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..sampling import Sampling
 
 DEFAULT = "smollm2"
+EMBEDDING = "minilm"  # for vectors of texts where no model is named
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ class EncoderStatus:
 class EncoderProvider:
     """One encoder in this process."""
 
+    purpose = ": it is an embedding model, which turns texts into vectors (embed, similar, rerank)"
+
     def __init__(self, name: str, path: Path, on_progress: Callable[[Progress], None]) -> None:
         """Load it, on this thread."""
         from ..engine.encoder.load import load_encoder
@@ -52,7 +54,7 @@ class EncoderProvider:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """A model with a rank head scores pairs; one without compares vectors."""
+        """What an encoder can do. One with a rank head scores pairs, others compare vectors."""
         return frozenset({"tokenize", "embed", "rerank"})
 
     @property
@@ -73,36 +75,36 @@ class EncoderProvider:
     def embed(
         self, texts: Sequence[str], pooling: Pooling | None = None, truncate: bool = False
     ) -> "list[npt.NDArray[np.float32]]":
-        from ..engine.encoder.load import pooled
+        import numpy as np
+
+        from ..engine.encoder.load import pooled, side_by_side
 
         how = pooling or self._model().config.pooling
         if pooling is None and how in ("none", "rank"):
             how = "cls" if how == "rank" else "mean"
-        return [pooled(self._vectors(i, text, truncate), how) for i, text in enumerate(texts)]
-
-    def _vectors(self, i: int, text: str, truncate: bool) -> "npt.NDArray[np.float32]":
-        import numpy as np
-
         model = self._model()
-        ids = cut(model.tokenizer.whole(text), model.forward.n_ctx, i, truncate)
-        return model.forward.encode(np.array(ids))
+        cuts = [
+            cut(model.tokenizer.whole(text), model.forward.n_ctx, i, truncate)
+            for i, text in enumerate(texts)
+        ]
+        return side_by_side(lambda ids: pooled(model.forward.encode(np.array(ids)), how), cuts)
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
         """The score of the rank head; of a model without one the cosine of the vectors."""
         import numpy as np
+
+        from ..engine.encoder.load import side_by_side
 
         model = self._model()
         if model.forward.rank is None:
             query_vector, *rest = map(unit, self.embed([query, *documents]))
             return [float(query_vector @ vector) for vector in rest]
         second = len(model.tokenizer.whole(query))
-        scores = []
-        for document in documents:
-            ids = model.tokenizer.whole(query, document)
-            if len(ids) > model.forward.n_ctx:
-                raise ContextOverflowError(len(ids), model.forward.n_ctx, _SHORTER)
-            scores.append(model.forward.score(np.array(ids), second))
-        return scores
+        pairs = [model.tokenizer.whole(query, document) for document in documents]
+        most = max(map(len, pairs), default=0)
+        if most > model.forward.n_ctx:
+            raise ContextOverflowError(most, model.forward.n_ctx, _SHORTER)
+        return side_by_side(lambda ids: model.forward.score(np.array(ids), second), pairs)
 
     # ------------------------------------------------------------------ text and ids
 
@@ -139,8 +141,7 @@ class EncoderProvider:
     def _refuse(self, capability: str) -> UnsupportedError:
         return UnsupportedError(
             capability,
-            f"{self.model} is an embedding model: it turns texts into vectors (embed, rerank) and "
-            "generates no text",
+            f"the provider of {self.model!r} does not support {capability!r}{self.purpose}",
         )
 
     def stream(self, request: Request) -> Stream:

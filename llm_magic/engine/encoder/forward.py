@@ -6,6 +6,7 @@ products have the same shapes, and numpy's matrix product gives the same bits fo
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +142,8 @@ class EncoderForward:
         scores -= scores.max(-1, keepdims=True)
         np.exp(scores, scores)
         scores /= scores.sum(-1, keepdims=True)
-        return (scores @ v).transpose(1, 0, 2).reshape(len(x), heads * size)
+        mixed = (scores @ v).transpose(1, 0, 2).reshape(len(x), heads * size)
+        return cast("F32", mixed)
 
     def _angles(self, n: int) -> tuple[F32, F32]:
         """Cosines and sines of the rotary angles, float32 [n, head_dim / 2]."""

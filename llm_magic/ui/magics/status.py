@@ -26,6 +26,8 @@ _FIELDS = {
     "reuse": "from the cache",
     "running": "running",
     "queued": "queued",
+    "dim": "vector",
+    "pooling": "pooling",
     "memory_bytes": "memory",
 }
 
