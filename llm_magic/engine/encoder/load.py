@@ -12,10 +12,10 @@ from threadpoolctl import threadpool_limits
 from llm_magic.errors import LLMError, ModelError
 
 from ..forward import F32
-from ..gguf import open_gguf
+from ..gguf import GGUF, open_gguf
 from ..kernels.team import processors
 from ..quants import check_supported
-from ..room import check_fits
+from ..room import Need, check_fits
 from ..tokenizer.tokenizer import Tokenizer, build_tokenizer
 from .config import ENCODERS, EncoderConfig, read_encoder
 from .forward import EncoderForward, Say
@@ -47,6 +47,11 @@ def is_encoder(path: Path) -> bool:
     return architecture(path) in ENCODERS
 
 
+def need(gguf: GGUF) -> Need:
+    """What an encoder takes: its weights as float32. There is no KV cache."""
+    return Need(weights=4 * sum(t.size for t in gguf.tensors.values()), position=0, fixed=0)
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedEncoder:
     """An encoder that is ready."""
@@ -66,7 +71,7 @@ def load_encoder(path: Path, say: Say) -> LoadedEncoder:
         with open_gguf(path) as gguf:
             check_supported(gguf)
             config = read_encoder(gguf.metadata)
-            check_fits(path.name, 4 * sum(t.size for t in gguf.tensors.values()), 0, 1, 0)
+            check_fits(path.name, need(gguf), config.n_ctx)
             tokenizer = build_tokenizer(gguf.metadata)
             return LoadedEncoder(EncoderForward(gguf, config, say), tokenizer, config)
     except (LLMError, MemoryError):
