@@ -11,6 +11,8 @@ from .extension_points import TABLES, VIEWS
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .chat.conversation import Conversation as Conversation
     from .chat.reply import Reply as Reply
     from .chat.tools.definition import tool as tool
@@ -35,7 +37,7 @@ __all__ = ["LLM", "Chat", "Conversation", "Message", "Reply", "load", "tool"]
 
 
 def load(
-    model: str | None = None,
+    model: "str | Sequence[str] | None" = None,
     *,
     ctx: int | None = None,
     slots: int | None = None,
@@ -43,12 +45,15 @@ def load(
     device: str | None = None,
     cache_mb: int | None = None,
     on_progress: Any = None,
+    **server: Any,
 ) -> "LLM":
     """Load a model, or return the one that is loaded under this name.
 
     Args:
         model: A name (`%llm models` lists them), the path or URL of a .gguf file, a folder with
-            one, or `owner/repo[:file]` of the Hugging Face hub. None: the default model.
+            one, or `owner/repo[:file]` of the Hugging Face hub. The address of a server
+            (`http://HOST:PORT/v1#MODEL`), or a list of addresses with the same model. None: the
+            default model.
         ctx: Context window in tokens (4096, at most the model's own).
         slots: How many conversations the KV cache keeps (4).
         threads: CPU threads (all cores).
@@ -56,6 +61,9 @@ def load(
         cache_mb: Most megabytes of cache that conversations keep while nobody continues them
             (all that the slots hold).
         on_progress: Called with `events.Progress` while downloading, loading and compiling.
+        **server: Only with an address: `api_key` (the name of an environment variable that holds
+            the key, or a function that returns it), `name` (the model's name here), `dialect`,
+            `timeouts`, `verify`, `client` and `log`; see docs/remote.md.
 
     Returns:
         The model, shared by everything in this process that loads it with the same settings.
@@ -63,12 +71,13 @@ def load(
     Raises:
         ModelError: The model is unknown, cannot be fetched, is damaged or not supported.
         RequestError: A setting is wrong.
+        RemoteError: A server cannot be reached, or refuses the key.
     """
     from .hub import hub
 
     return hub.load(
         model, ctx=ctx, slots=slots, threads=threads, device=device, cache_mb=cache_mb,
-        on_progress=on_progress,
+        on_progress=on_progress, **server,
     )  # fmt: skip
 
 

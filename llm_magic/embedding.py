@@ -90,8 +90,7 @@ class Embeddings:
         """
         import numpy as np
 
-        read = _texts("texts", texts)
-        vectors = self.embed(read, **options)  # type: ignore[arg-type]
+        vectors = self.embed(texts, **options)  # type: ignore[arg-type]
         if isinstance(vectors, list):
             raise RequestError('pooling "none" leaves no vector of a whole text to compare')
         wide = vectors.astype(np.float64)

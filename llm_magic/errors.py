@@ -16,12 +16,15 @@ LLMError                     .partial: the Reply so far, when a generation faile
 │   └── InterpolationError   an unknown name inside {{ }}
 ├── ToolError                a tool definition cannot be used
 ├── UnsupportedError         (NotImplementedError) this provider lacks .capability
+├── RemoteError              a server failed; .status, .code, .kind, .transient, .rebuild
+│   ├── RemoteConnectionError   it cannot be reached, or the connection broke
+│   └── DeadlineError        the time that a request was given is over
 └── EngineError              generation failed inside the engine; the cause is chained
 
 Interrupted (KeyboardInterrupt, not an LLMError: `except Exception` must not swallow it)
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from .utf8 import for_terminal, whole
 
@@ -99,11 +102,17 @@ class RequestError(LLMError, ValueError):
 
 
 class ContextOverflowError(RequestError):
-    """The prompt does not fit the context window. Nothing was computed, no cache was touched."""
+    """The prompt does not fit the context window. Nothing was computed, no cache was touched.
 
-    def __init__(self, n_prompt: int, n_ctx: int, way_out: str = "") -> None:
+    Attributes:
+        n_prompt: Tokens of the prompt; 0 where a server did not say.
+        n_ctx: Tokens of the window; 0 where a server did not say.
+    """
+
+    def __init__(self, n_prompt: int, n_ctx: int, way_out: str = "", said: str = "") -> None:
         hint = way_out or "shorten the prompt, or load the model with a larger ctx"
-        super().__init__(f"prompt has {n_prompt} tokens, context is {n_ctx}: {hint}")
+        found = said or f"prompt has {n_prompt} tokens, context is {n_ctx}"
+        super().__init__(f"{found}: {hint}")
         self.n_prompt, self.n_ctx = n_prompt, n_ctx
 
 
@@ -131,6 +140,62 @@ class UnsupportedError(LLMError, NotImplementedError):
     def __init__(self, capability: str, message: str = "") -> None:
         super().__init__(message or f"this model provider has no {capability}")
         self.capability = capability
+
+
+FailureKind = Literal[
+    "busy", "server", "connection", "capacity", "port", "access", "request", "deadline", "unknown"
+]
+
+
+class RemoteError(LLMError):
+    """A server answered with an error, or did not answer.
+
+    Attributes:
+        kind: What failed: "busy" (too many requests), "server" (502, 503, 504), "connection",
+            "capacity" (the server has no memory for its model), "port" (it could not take its
+            port), "access" (no or a wrong key), "request" (it refuses what was asked for),
+            "deadline" or "unknown".
+        status: The HTTP status; None where there was none.
+        code: The server's own code, such as "model_not_found"; None where there was none.
+        retry_after: Seconds that the server asked to wait; None where it did not.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        kind: FailureKind = "unknown",
+        status: int | None = None,
+        code: str | int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.status, self.code, self.retry_after = kind, status, code, retry_after
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may succeed a little later.
+
+        >>> RemoteError("too many requests", "busy").transient
+        True
+        """
+        return self.kind in ("busy", "server", "connection")
+
+    @property
+    def rebuild(self) -> bool:
+        """Whether the server must be started anew, with less memory or on another port."""
+        return self.kind in ("capacity", "port")
+
+
+class RemoteConnectionError(RemoteError):
+    def __init__(self, message: str, kind: FailureKind = "connection") -> None:
+        super().__init__(message, kind)
+
+
+class DeadlineError(RemoteError):
+    """The total time of a request, or of one of its phases, is over. The server may be healthy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "deadline")
 
 
 class EngineError(LLMError):

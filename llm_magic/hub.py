@@ -6,9 +6,10 @@ the package's globals; docs/decisions/globals.md lists all of them.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import models
 from .arguments import count, shown
@@ -16,11 +17,9 @@ from .engine.gate import Gate
 from .errors import NotLoadedError, RequestError
 from .events import Progress
 from .llm import LLM
-from .providers.encoder import EncoderProvider
 from .providers.local import Local
 
 OnProgress = Callable[[Progress], None]
-ENCODER = "encoder"  # in the place of a device: such a model always runs on the CPU
 Key = tuple[str, str]  # the real path of a model's file, and the device
 
 
@@ -44,14 +43,13 @@ class Hub:
         self.gate = Gate()
         self.default = "smollm2"
         self._lock = threading.RLock()
-        self._encoders = threading.Lock()  # one embedding model is loaded at a time
         self._entries: list[_Entry] = []
         self._loading: dict[Key, Local] = {}
         self._pid = os.getpid()
 
     def load(
         self,
-        name: str | None = None,
+        name: "str | Sequence[str] | None" = None,
         *,
         ctx: int | None = None,
         slots: int | None = None,
@@ -59,6 +57,7 @@ class Hub:
         device: str | None = None,
         cache_mb: int | None = None,
         on_progress: OnProgress | None = None,
+        **server: Any,
     ) -> LLM:
         """The LLM of that name, loaded on the first call and shared from then on.
 
@@ -66,7 +65,8 @@ class Hub:
         fails or is interrupted leaves nothing behind.
 
         Args:
-            name: A model's name, path, folder or `owner/repo[:file]`; None: the default model.
+            name: A model's name, path, folder or `owner/repo[:file]`; the address of a server, or
+                a list of addresses; None: the default model.
             ctx: Context in tokens; None: 4096, or the model's own limit if that is less.
             slots: Conversations kept in the KV cache; None: 4.
             threads: CPU threads; None: all cores that the process may use.
@@ -74,12 +74,20 @@ class Hub:
             cache_mb: Megabytes of KV cache that conversations may keep while nobody continues
                 them; None: all that the slots hold.
             on_progress: Called on this thread while the model is downloaded, loaded and compiled.
+            **server: Options of a connection, see `connect`.
 
         Raises:
             RequestError: An argument is not valid.
             ModelError: The model cannot be found, fetched, read or evaluated.
+            RemoteError: A server cannot be reached, or refuses the key.
         """
         self._after_fork()
+        if (urls := _addresses(name)) is not None:
+            sizes = {"ctx": ctx, "slots": slots, "threads": threads, "device": device,
+                     "cache_mb": cache_mb}  # fmt: skip
+            return self._remote(urls, sizes, on_progress, server)
+        if server:
+            raise RequestError(f"{', '.join(server)}: only the address of a server takes these")
         name = _name(name, self.default)
         ctx, slots, threads, cache_mb = (
             None if value is None else count(what, value, 1)
@@ -96,10 +104,6 @@ class Hub:
         resolved = models.resolve(name, progress=lambda s, d, t: say(Progress(s, d, t)))
         key = (os.path.realpath(resolved.path), (device or "CPU").upper())
         path = Path(resolved.path)
-        from .engine.encoder.load import is_encoder  # with numpy, which nothing needs before
-
-        if is_encoder(path):
-            return self._encoder(resolved.name, name, path, say)
         local: Local | None = None
         try:
             while True:
@@ -120,20 +124,75 @@ class Hub:
             self._abandon(key, local)
             raise
 
-    def _encoder(self, model: str, name: str, path: Path, say: OnProgress) -> LLM:
-        """The embedding model of a file, loaded by the first call."""
-        key = (os.path.realpath(path), ENCODER)
-        with self._encoders:
-            with self._lock:
-                self._forget_closed()
-                entry = next((e for e in self._entries if e.key == key), None)
-            if entry is None:
-                entry = _Entry(LLM(EncoderProvider(model, path, say)), key)
-                with self._lock:
-                    self._entries.append(entry)
-            with self._lock:
-                entry.names |= {name, model}
-            return entry.llm
+    def connect(
+        self,
+        urls: "str | Sequence[str]",
+        *,
+        api_key: "str | Callable[[], str] | None" = None,
+        name: str | None = None,
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> LLM:
+        """The LLM of a server, or of several servers with the same model.
+
+        Args:
+            urls: `http://HOST:PORT/v1#MODEL`, or several; the model may be left out where a server
+                has one.
+            api_key: The name of an environment variable that holds the key, or a function that
+                returns it.
+            name: The model's name here; None: MODEL@HOST:PORT.
+            on_progress: Called while a server is still loading its model.
+            **options: Those of `providers.http.connect.connect`: dialect, timeouts, verify, client
+                and log.
+
+        Raises:
+            RequestError: An argument is not valid.
+            RemoteError: No server can be reached, or one refuses the key.
+        """
+        from .providers.http import addresses
+        from .providers.http.connect import connect
+
+        listed = [urls] if isinstance(urls, str) else list(urls)
+        shown = [addresses.parse(url).shown for url in listed]
+        try:
+            remote = connect(
+                listed, api_key, name=name, on_progress=on_progress or _silent, **options
+            )
+        except TypeError as e:
+            raise RequestError(f"connect: {e}") from None
+        llm = LLM(remote)
+        with self._lock:
+            self._forget_closed()
+            names = {remote.model, *shown[:1]} if name is None else {name}
+            for entry in self._entries:
+                if not isinstance(entry.llm.provider, Local):
+                    entry.names -= names
+            self._entries.append(_Entry(llm, (" ".join(shown), "server"), names))
+            gone = [e for e in self._entries if not e.names]
+            self._entries = [e for e in self._entries if e.names]
+        for entry in gone:  # connected anew under the same names
+            entry.llm.unload()
+        return llm
+
+    def _remote(
+        self,
+        urls: list[str],
+        sizes: Mapping[str, object],
+        say: OnProgress | None,
+        server: Mapping[str, Any],
+    ) -> LLM:
+        """The LLM of addresses: connected already, or now."""
+        from .providers.http import addresses
+
+        if given := [name for name, value in sizes.items() if value is not None]:
+            raise RequestError(f"{', '.join(given)}: a server was given these when it was started")
+        key = (" ".join(addresses.parse(url).shown for url in urls), "server")
+        with self._lock:
+            self._forget_closed()
+            found = next((e.llm for e in self._entries if e.key == key), None)
+        if found is not None and not any(value is not None for value in server.values()):
+            return found
+        return self.connect(urls, on_progress=say, **server)
 
     def _abandon(self, key: Key, local: Local | None) -> None:
         """This call has failed, wherever it was: no engine may stay that nobody can see."""
@@ -228,9 +287,22 @@ class Hub:
         """A forked child has the parent's objects but not its threads: it starts with nothing."""
         if self._pid != os.getpid():
             self.gate, self._lock = Gate(), threading.RLock()
-            self._encoders = threading.Lock()
             self._entries, self._loading = [], {}
             self._pid = os.getpid()
+
+
+def _addresses(name: object) -> list[str] | None:
+    """The addresses of servers; None where a model of this process is meant."""
+    from .providers.http import is_address
+
+    if isinstance(name, str):
+        return [name] if is_address(name) else None
+    if isinstance(name, list | tuple):
+        wrong = [n for n in name if not isinstance(n, str) or not is_address(n)]
+        if wrong or not name:
+            raise RequestError(f"model is {shown(name)}; a list must hold addresses of servers")
+        return list(name)
+    return None
 
 
 def _name(name: object, default: str) -> str:

@@ -37,6 +37,36 @@ def shortened(messages: Sequence[Message], n: int) -> tuple[Message, ...]:
     return (*system, *(m for group in groups[n:] for m in group))
 
 
+def shorter(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
+    """Ever shorter histories, from the whole one to the one that must stay.
+
+    First the tool calls of earlier exchanges go, each with its results, the oldest first; then
+    whole exchanges, the oldest first. The system messages and the last exchange stay.
+
+    >>> history = [Message("user", "1"), Message("assistant", "a"), Message("user", "2")]
+    >>> [len(messages) for messages in shorter(history)]
+    [3, 1]
+    """
+    system, groups = exchanges(messages)
+    found = [tuple(messages)]
+    for i, group in enumerate(groups[:-1]):
+        while (rest := _without_call(group)) is not None:
+            group = groups[i] = rest
+            found.append((*system, *(m for each in groups for m in each)))
+    for n in range(1, len(groups)):
+        found.append((*system, *(m for each in groups[n:] for m in each)))
+    return found
+
+
+def _without_call(group: list[Message]) -> list[Message] | None:
+    """An exchange without its first message that calls tools and the results; None without one."""
+    for i, message in enumerate(group):
+        if message.calls:
+            end = next((j for j in range(i + 1, len(group)) if group[j].role != "tool"), len(group))
+            return group[:i] + group[end:]
+    return None
+
+
 def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as plain JSON in OpenAI's form; `events.as_messages` reads it back.
 

@@ -55,6 +55,11 @@ class Fold:
         # Set by the caller that knows the constraint.
         self.parsed: Any = None
         self.choices: Mapping[str, float] | None = None
+        self.answered_by = ""  # by the caller that knows the server
+
+    def asked(self, prompt: str, prompt_ids: Sequence[int]) -> None:
+        """The prompt, where it becomes known only after the stream was opened."""
+        self._base = replace(self._base, prompt=prompt, prompt_ids=tuple(prompt_ids))
 
     def add(self, event: Event) -> None:
         match event:
@@ -99,4 +104,5 @@ class Fold:
             finish_reason=finish.reason if finish else None,
             usage=finish.usage if finish else usage,
             timings=finish.timings if finish else Timings(),
+            answered_by=self.answered_by,
         )

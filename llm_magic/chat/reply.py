@@ -80,6 +80,8 @@ class Reply:
         choices: With `choices=[...]`, the probability of each whole choice; they sum to 1.
         trace: One record per tool call of all rounds; `reply.trace()` shows them.
         branches: Continuations from other tokens, oldest first, each as (position, Reply).
+        answered_by: The server that answered and the model as it names it; "" for the model in
+            this process.
     """
 
     text: str
@@ -100,11 +102,12 @@ class Reply:
     choices: Mapping[str, float] | None = None
     trace: Records = field(default_factory=Records)
     branches: tuple[tuple[int, "Reply"], ...] = ()
+    answered_by: str = ""
 
     def __post_init__(self) -> None:
         # Whatever sequence was given can be called like any other reply's.
         object.__setattr__(self, "trace", Records(self.trace))
-        mend(self, "text", "reasoning", "model", "prompt", "parsed")
+        mend(self, "text", "reasoning", "model", "prompt", "parsed", "answered_by")
 
     def __str__(self) -> str:
         return self.text
@@ -327,6 +330,8 @@ def _said_out(reply: Reply, base: Reply | None, at: int) -> JsonObject:
     out["text"] = text
     if reasoning:
         out["reasoning"] = reasoning
+    if reply.answered_by:
+        out["answered_by"] = reply.answered_by
     if reply.calls:
         out["calls"] = [asdict(call) for call in reply.calls]
     return out
@@ -387,6 +392,7 @@ def _reply_in(value: object, parent: Reply | None, room: list[int], depth: int =
         sampling=saved.sampling_in(data["sampling"]) if "sampling" in data else before.sampling,
         parsed=data.get("parsed"),
         choices=saved.choices_in(data.get("choices")),
+        answered_by=saved.text_in(data.get("answered_by", ""), "answered_by"),
         trace=Records(map(saved.trace_in, saved.list_in(data.get("trace", []), "trace"))),
     )
     branches = []

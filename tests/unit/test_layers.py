@@ -43,8 +43,7 @@ LEVELS = {
         {"tokenizer", "arch", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
-        {"portable", "kernels", "serving"},
-        {"load", "needs", "encoder"},
+        {"load", "needs"},
     ),
     "chat": (
         {"parsing"},

@@ -26,8 +26,7 @@ _FIELDS = {
     "reuse": "from the cache",
     "running": "running",
     "queued": "queued",
-    "dim": "vector",
-    "pooling": "pooling",
+    "servers": "servers",
     "memory_bytes": "memory",
 }
 
@@ -108,6 +107,16 @@ def loaded(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
         parts += [f"memory {state['memory_bytes']}"] if "memory_bytes" in state else []
         parts.append(f"{seconds:.1f} s")
     return note(" · ".join(parts))
+
+
+def connected(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
+    """What a connection ended with."""
+    state = _state(llm)
+    parts = [f"connected to {llm.model}"]
+    parts += [] if steady else [state.get("compute", "")]
+    parts += [f"context {state['ctx']}"] if "ctx" in state else []
+    parts += [] if steady else [f"{seconds:.1f} s"]
+    return note(" · ".join(filter(None, parts)))
 
 
 def models(loaded: Sequence[LLM], magic: str) -> Fragment:

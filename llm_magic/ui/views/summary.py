@@ -38,6 +38,7 @@ def parts(reply: Reply, note: str = "", prepared: str = "") -> list[str]:
     loaded = f"loaded in {timings.load:.1f} s" if timings.load else ""
     found = (
         model_name(reply.model),
+        _server(reply),
         prepared or loaded,
         prompt if usage.prompt else "",
         counted(usage.completion, "token"),
@@ -58,6 +59,12 @@ def prefill_tps(reply: Reply) -> float:
     usage = reply.usage
     few = usage.prompt > 0 and usage.prompt - cached(usage) < FEW
     return 0.0 if few else reply.timings.prefill_tps
+
+
+def _server(reply: Reply) -> str:
+    """Which server answered, where the model's name does not say it."""
+    where = urlsplit(reply.answered_by).netloc
+    return f"by {where}" if where and where not in reply.model else ""
 
 
 def _seed(reply: Reply) -> str:
@@ -182,6 +189,7 @@ def steady(reply: Reply) -> Reply:
         reply,
         tokens=tuple(map(_steady_token, reply.tokens)),
         timings=Timings(),
+        answered_by="",  # ports differ
         sampling=replace(reply.sampling, seed=None),  # drawn anew by each run
         trace=Records(steady_trace(reply.trace)),
         branches=tuple((at, steady(branch)) for at, branch in reply.branches),
