@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import RequestError
+from . import labels
 from .report import OURS
 
 Ids = Sequence[int]
@@ -144,6 +145,9 @@ class Ours:
         """`decode` with five alternatives recorded at each token."""
         return self._run(ids, n, top=5)[1]
 
+    def labels(self, ids: Ids, n: int) -> float:
+        return labels.ours(self._local, ids, n)
+
     def busy(self, ids: Ids, n: int) -> float:
         """`decode` while another thread never lets go of the interpreter of its own accord."""
         done: list[float] = []
@@ -247,6 +251,10 @@ class Xllamacpp:
             return lambda: int(self._run(ids, n)["predicted_n"])
 
         return together([one(ids) for ids in prompts])
+
+    def labels(self, ids: Ids, n: int) -> float:
+        ask = self._server.handle_completions
+        return max(labels.of_server(ask, ids, n, clients) for clients in (1, STREAMS))
 
 
 class LlamaCppPython:

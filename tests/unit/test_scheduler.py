@@ -479,3 +479,26 @@ def test_rows_before_the_first_collected_one_may_come_from_the_cache(start):
     assert sorted(rows) == [59, 60, 61]
     for position, row in rows.items():
         np.testing.assert_array_equal(row, forward.logits([*prompt, 5, 6][: position + 1]))
+
+
+def test_requests_that_wait_for_a_beginning_get_it_when_its_request_has_ended(start):
+    scheduler, forward = start(max_rows=8, n_slots=4, n_ctx=80)
+    beginning = tuple(2 + i % 40 for i in range(40))
+    seen = {}
+
+    def job(tail):
+        def collect(first, logits):
+            for i, row in enumerate(logits):
+                seen[(*beginning, *tail)[: first + i + 1]] = row.copy()
+
+        return Job((*beginning, *tail), collect=collect, collect_from=len(beginning))
+
+    def submit_all():
+        return [scheduler.submit(job((30 + i,))) for i in range(4)]
+
+    for generation in scheduler.call(submit_all):  # none of them begins before all are there
+        list(generation)
+    assert forward.rows == len(beginning) + 4
+    for ids, row in seen.items():
+        np.testing.assert_array_equal(row, forward.logits(list(ids)))
+    assert len(seen) == 4

@@ -6,7 +6,7 @@ it that was right. A request that fails ends alone, where the fault is its own.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -16,9 +16,9 @@ from llm_magic.events import Finish, FinishReason, Prefill, Timings, Token, Top,
 
 from ..forward import F32, StepResult
 from .job import Model, RequestState
-from .planner import Batch
+from .planner import MIN_SHARED, Batch
 from .sampler import Pick, Summary
-from .slots import Slots
+from .slots import Slot, Slots
 
 HOLD_SECONDS = 0.004  # a token may wait so long for the next one, see _hand_over
 MAX_SUMMARY = 20  # alternatives that a forward pass lists; more are found by the sampler
@@ -42,13 +42,32 @@ class Runner:
     ) -> None:
         self._model, self._slots = model, slots
         self._learn, self._ended = learn, ended
+        self._released = False  # whether a slot was released since the last `inherit`
 
     def follow(self, run: RequestState, leader: RequestState, n: int) -> bool:
         """Take over n tokens. False if that failed and the run has ended."""
         assert leader.slot is not None
+        return self._take(run, leader.slot, n)
+
+    def inherit(self, active: Sequence[RequestState]) -> None:
+        """Give requests the beginnings that have ended in other slots since the last call.
+
+        A request that waits for the beginning of another one got its slot before that was there.
+        """
+        if not self._released:
+            return
+        self._released = False
+        for run in list(active):  # one that fails leaves it
+            if len(run.ids) - run.done <= MIN_SHARED:
+                continue
+            slot, n = self._slots.longest(run.ids, min(run.reusable, len(run.ids) - 1))
+            if slot is not None and n >= run.done + MIN_SHARED:
+                self._take(run, slot, n)
+
+    def _take(self, run: RequestState, source: Slot, n: int) -> bool:
         assert run.slot is not None
         try:
-            self._slots.share(leader.slot, run.slot, n)
+            self._slots.share(source, run.slot, n)
         except Exception as e:
             self.fail([(run, 0)], e)
             return False
@@ -193,6 +212,7 @@ class Runner:
         if run.slot is not None:
             self._slots.truncate(run.slot, run.n_prompt + kept)
             self._slots.release(run.slot)
+            self._released = True
             run.slot = None
         usage = Usage(run.n_prompt, run.cached, kept, min(run.guessed, kept))
         run.out.put(Finish(reason, usage, self._timings(run, kept)))

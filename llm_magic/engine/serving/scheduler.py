@@ -208,6 +208,7 @@ class Scheduler:
             while self._read_mailbox():
                 self._reap()
                 self._admit()
+                self._runner.inherit(self._active)
                 alone = len(self._all()) == 1
                 if batch := self._planner.plan(self._active, self._runner.follow, alone):
                     self._runner.step(batch)

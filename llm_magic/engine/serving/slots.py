@@ -87,6 +87,15 @@ class Slots:
         self.misses += len(ids) - n
         return slot, n
 
+    def longest(self, ids: list[int], most: int) -> tuple[Slot | None, int]:
+        """The free slot that holds the longest beginning of these ids, and how much of it."""
+        found = max(
+            (s for s in self._slots if not s.busy),
+            key=lambda s: common_prefix(s.ids, ids),
+            default=None,
+        )
+        return found, min(common_prefix(found.ids, ids), most) if found is not None else 0
+
     def share(self, source: Slot, target: Slot, n: int) -> None:
         """Copy the first n positions of a slot to another one, which holds a beginning of them."""
         new = n - len(target.ids)

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 COLORS = ("#d97706", "#8c959f", "#0969da", "#8250df", "#1a7f37")  # ours first
 HEIGHT = 0.19  # inches of a bar
-KINDS = {"tok/s": "tokens a second", "s": "seconds", "ms": "milliseconds", "MB": "megabytes"}
+KINDS = {
+    "tok/s": "tokens a second",
+    "s": "seconds",
+    "ms": "milliseconds",
+    "MB": "megabytes",
+    "labels/s": "labels a second",
+}
 
 
 class Where(Protocol):
