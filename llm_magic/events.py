@@ -87,11 +87,16 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model asks for. `arguments` is the raw JSON text as the model wrote it."""
+    """A call that the model asks for.
+
+    arguments: the raw JSON text as the model wrote it. in_reasoning: it stood inside reasoning that
+    the model never closed; the reasoning counts as ended before it.
+    """
 
     id: str
     name: str
     arguments: str
+    in_reasoning: bool = False
 
     def __post_init__(self) -> None:
         mend(self, "id", "name", "arguments")

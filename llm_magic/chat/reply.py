@@ -309,7 +309,7 @@ def _reply_out(
     if reply.choices is not None:
         out["choices"] = {text: round(p, 6) for text, p in reply.choices.items()}
     if reply.trace:
-        out["trace"] = [to_json(asdict(record)) for record in reply.trace]
+        out["trace"] = [_record_out(record) for record in reply.trace]
     if reply.branches and depth < MAX_BRANCH_DEPTH:
         out["branches"] = [
             [at, _reply_out(branch, False, room, (reply, at) if written else None, depth + 1)]
@@ -333,8 +333,13 @@ def _said_out(reply: Reply, base: Reply | None, at: int) -> JsonObject:
     if reply.answered_by:
         out["answered_by"] = reply.answered_by
     if reply.calls:
-        out["calls"] = [asdict(call) for call in reply.calls]
+        out["calls"] = [saved.call_out(call) for call in reply.calls]
     return out
+
+
+def _record_out(record: ToolRecord) -> JsonObject:
+    out = {k: to_json(v) for k, v in asdict(record).items()}
+    return out | {"call": saved.call_out(record.call)}
 
 
 def _measured_out(reply: Reply, base: Reply | None) -> JsonObject:

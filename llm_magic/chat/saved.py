@@ -14,7 +14,7 @@ from typing import TypeVar, overload
 
 from ..errors import RequestError
 from ..events import Sampling, Timings, Token, ToolCall, ToolRecord, Top, Usage
-from ..json_types import Json
+from ..json_types import Json, JsonObject
 from ..sampling import FIELDS, read
 
 T = TypeVar("T")
@@ -241,7 +241,14 @@ def choices_in(data: object) -> dict[str, float] | None:
 
 def call_in(value: object) -> ToolCall:
     data = object_in(value, "a call")
-    return ToolCall(*(text_in(data.get(k), f"call.{k}") for k in ("id", "name", "arguments")))
+    id, name, arguments = (text_in(data.get(k), f"call.{k}") for k in ("id", "name", "arguments"))
+    return ToolCall(id, name, arguments, data.get("in_reasoning") is True)
+
+
+def call_out(call: ToolCall) -> JsonObject:
+    """A call as JSON; the mark of one in reasoning only where it is set."""
+    mark: JsonObject = {"in_reasoning": True} if call.in_reasoning else {}
+    return {"id": call.id, "name": call.name, "arguments": call.arguments} | mark
 
 
 def trace_in(value: object) -> ToolRecord:

@@ -32,7 +32,8 @@ _SEAL = 16  # bytes
 _sqlite = threading.RLock()
 
 
-_FORK_PATIENCE = 5.0  # seconds: another process may hold the database for longer than this
+_BUSY = 5.0  # seconds that a call waits for other processes, each of which writes for a moment
+_FORK_PATIENCE = _BUSY + 1
 
 
 def _before_fork() -> None:
@@ -100,14 +101,6 @@ class _Connection(sqlite3.Connection):
     def cursor(self, factory: Any = _Cursor) -> Any:
         return super().cursor(factory)
 
-    def commit(self) -> None:
-        with _sqlite:
-            try:
-                super().commit()
-            except sqlite3.DatabaseError:
-                with contextlib.suppress(sqlite3.DatabaseError):
-                    self.rollback()
-
     def __del__(self) -> None:
         self.close()  # its thread has ended
 
@@ -130,6 +123,10 @@ class _Database:
     dies with ProgrammingError. One connection without that check would need a lock, since two
     threads may begin a transaction on it at once; so each thread has its own, and sqlite's
     write-ahead log sorts them out, as it does between processes.
+
+    Each statement is a transaction of its own. One that stayed open between two calls would keep
+    the file locked while another thread waits for it, with `_sqlite` held, which the first one
+    needs to go on; and an interrupt could leave it open for good.
     """
 
     def __init__(self, path: Path) -> None:
@@ -161,8 +158,8 @@ class _Database:
         # check_same_thread: the connection of a dead thread is closed by another.
         connection = sqlite3.connect(
             name,
-            timeout=60,
-            isolation_level="IMMEDIATE",
+            timeout=_BUSY,
+            isolation_level=None,
             check_same_thread=False,
             factory=_Connection,
             uri=uri,

@@ -19,7 +19,10 @@ from llm_magic.events import CallDelta, CallDone, Delta, Token
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reader of the stream ends up with. calls: (name, arguments); parts: in order."""
+    """What a reader of the stream ends up with.
+
+    calls: (name, arguments). parts: in order. late: whether each call stood in open reasoning.
+    """
 
     content: str
     reasoning: str
@@ -27,6 +30,7 @@ class Outcome:
     parts: tuple[tuple[str, str], ...]
     finish: str
     kept: str  # text of the kept tokens, without what a stop string cut off at the end
+    late: tuple[bool, ...] = ()
 
     @property
     def values(self) -> list[tuple[str, Any]]:
@@ -97,6 +101,7 @@ def route(pieces: Iterable[str | bytes | Token], reason: str = "stop", **options
         tuple(parts),
         reason,
         kept.decode("utf-8", "replace"),
+        tuple(c.in_reasoning for c in router.calls),
     )
 
 

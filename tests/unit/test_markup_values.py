@@ -190,6 +190,11 @@ def test_a_call_in_reasoning_that_never_closes_is_a_call(syntax):
     assert outcome.values == [("write", {"body": "b"})]
     assert outcome.reasoning == "I will write."
     assert outcome.finish == "tool_calls"
+    assert outcome.late == (True,)
+    closed = run(
+        text.replace("write.\n", "write.\n</think>\n"), syntax, reasoning=REASONING["think"]
+    )
+    assert (closed.values, closed.late) == (outcome.values, (False,))
 
 
 @pytest.mark.parametrize("rest", ["", " here.", ' {"name": 3} and <tool_call> again', "\n{}\n"])

@@ -85,7 +85,8 @@ def test_to_dict_survives_json_and_comes_back():
 
 
 def test_traces_and_branches_come_back():
-    record = ToolRecord(0, ToolCall("c", "f", "{}"), {}, "auto", "ok", 0.25, "42", "out", None, 1.5)
+    call = ToolCall("c", "f", "{}", in_reasoning=True)  # F242
+    record = ToolRecord(0, call, {}, "auto", "ok", 0.25, "42", "out", None, 1.5)
     fold = Fold("m")
     fold.add(ToolDone(record))
     base = fold.reply()

@@ -334,7 +334,8 @@ class Router:
                             self._out.call_event(id, name, arguments)
                         elif self._out.queue and self._out.queue[0][1] <= tape.base + tape.pos:
                             self._out.call_event(None, None, "")  # the tokens of its last brackets
-                        self._out.call_done(ToolCall(id, name, arguments))
+                        late = self._out.unreadable == "reasoning"
+                        self._out.call_done(ToolCall(id, name, arguments, late))
                         begun, id = False, new_call_id()
         except NotACall:
             if bare and not begun and len(self._out.calls) == before:

@@ -118,6 +118,8 @@ def _rest(record: ToolRecord) -> str:
         parts.append(_seconds(record.seconds))
         if record.approval != "auto":
             parts.append(record.approval + after)
+    if record.call.in_reasoning:
+        parts.append("written inside reasoning that was never closed")
     return "· " + " · ".join(filter(None, parts))
 
 
