@@ -90,7 +90,8 @@ class Embeddings:
         """
         import numpy as np
 
-        vectors = self.embed(texts, **options)  # type: ignore[arg-type]
+        read = _texts("texts", texts)
+        vectors = self.embed(read, **options)  # type: ignore[arg-type]
         if isinstance(vectors, list):
             raise RequestError('pooling "none" leaves no vector of a whole text to compare')
         wide = vectors.astype(np.float64)

@@ -17,9 +17,11 @@ from .engine.gate import Gate
 from .errors import NotLoadedError, RequestError
 from .events import Progress
 from .llm import LLM
+from .providers.encoder import EncoderProvider
 from .providers.local import Local
 
 OnProgress = Callable[[Progress], None]
+ENCODER = "encoder"  # in the place of a device: such a model always runs on the CPU
 Key = tuple[str, str]  # the real path of a model's file, and the device
 
 
@@ -43,6 +45,7 @@ class Hub:
         self.gate = Gate()
         self.default = "smollm2"
         self._lock = threading.RLock()
+        self._encoders = threading.Lock()  # one embedding model is loaded at a time
         self._entries: list[_Entry] = []
         self._loading: dict[Key, Local] = {}
         self._pid = os.getpid()
@@ -104,6 +107,10 @@ class Hub:
         resolved = models.resolve(name, progress=lambda s, d, t: say(Progress(s, d, t)))
         key = (os.path.realpath(resolved.path), (device or "CPU").upper())
         path = Path(resolved.path)
+        from .engine.encoder.load import is_encoder  # with numpy, which nothing needs before
+
+        if is_encoder(path):
+            return self._encoder(resolved.name, name, path, say)
         local: Local | None = None
         try:
             while True:
@@ -193,6 +200,21 @@ class Hub:
         if found is not None and not any(value is not None for value in server.values()):
             return found
         return self.connect(urls, on_progress=say, **server)
+
+    def _encoder(self, model: str, name: str, path: Path, say: OnProgress) -> LLM:
+        """The embedding model of a file, loaded by the first call."""
+        key = (os.path.realpath(path), ENCODER)
+        with self._encoders:
+            with self._lock:
+                self._forget_closed()
+                entry = next((e for e in self._entries if e.key == key), None)
+            if entry is None:
+                entry = _Entry(LLM(EncoderProvider(model, path, say)), key)
+                with self._lock:
+                    self._entries.append(entry)
+            with self._lock:
+                entry.names |= {name, model}
+            return entry.llm
 
     def _abandon(self, key: Key, local: Local | None) -> None:
         """This call has failed, wherever it was: no engine may stay that nobody can see."""
@@ -287,6 +309,7 @@ class Hub:
         """A forked child has the parent's objects but not its threads: it starts with nothing."""
         if self._pid != os.getpid():
             self.gate, self._lock = Gate(), threading.RLock()
+            self._encoders = threading.Lock()
             self._entries, self._loading = [], {}
             self._pid = os.getpid()
 

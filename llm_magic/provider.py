@@ -252,6 +252,8 @@ def require(provider: Provider, *capabilities: Capability) -> None:
     """Raise UnsupportedError naming the first capability that the provider lacks."""
     for capability in capabilities:
         if capability not in provider.capabilities:
+            purpose = getattr(provider, "purpose", "")
             raise UnsupportedError(
-                capability, f"the provider of {provider.model!r} does not support {capability!r}"
+                capability,
+                f"the provider of {provider.model!r} does not support {capability!r}{purpose}",
             )

@@ -44,6 +44,13 @@ def qwen_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    from llm_magic import models
+
+    return models.resolve("minilm").path
+
+
+@pytest.fixture(scope="session")
 def chromium() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):

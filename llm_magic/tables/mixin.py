@@ -50,7 +50,8 @@ class TableMethods:
             template: The question, a text or messages. `{{ column }}` is the row's value of that
                 column; `{{ row['a name'] }}` reaches columns whose name is no identifier.
             schema: The answer is JSON of this schema or type; each of its fields becomes a column.
-            choices: The answer is one of these texts.
+            choices: The answer is one of these texts, decided as by `LLM.decide`, whose options
+                (`yes_no`, `scale`, `order`, `listed`, `length`, `calibration`) may be given too.
             tools: Functions that the model may call for each row.
             out: The name of the answers' column, and the beginning of the other names.
             cache: A file that keeps every finished answer. The next run with the same model,
@@ -67,7 +68,8 @@ class TableMethods:
         Returns:
             A frame with the index and the columns of `rows`, and these: `out`, the answer;
             `out_probability`; `out_entropy` in nats; `out_tokens`; `out_finish`; `out_error`; with
-            a schema `out_field` for each of its fields. See `llm_magic.tables.answers.Answer`.
+            a schema `out_field` for each of its fields, with `scale` `out_expected`. What they are
+            is said by `llm_magic.tables.answers.Answer`.
 
         Raises:
             RequestError: An argument is not valid; nothing was computed. With `on_error="raise"`

@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, cast
 
@@ -12,16 +12,18 @@ from ..chat.json_values import to_json
 from ..chat.origin import Identified
 from ..chat.stream import Stream
 from ..chat.tools.definition import Tool, as_tools
-from ..errors import LLMError
-from ..events import Constraint, Message, Schema
+from ..decisions.methods import DecideOptions, deciding
+from ..errors import LLMError, RequestError
+from ..events import Choices, Constraint, Message, Schema
 from ..json_types import Json
 from ..provider import Prompt, Provider, Request
-from .answers import Answer
+from .answers import Answer, answer_that
 from .cache import key_of
 from .run import Asked, Task
 from .template import Template, template_of
 
 SEED_BITS = 32
+DECIDES = ("yes_no", "scale", "order", "listed", "length", "calibration")  # see LLM.decide
 
 
 class Asker(Protocol):
@@ -55,9 +57,11 @@ class Question:
             cast("Sequence[object]", options.get("tools") or ())
         )
         options.setdefault("temperature", 0.0)
+        asked = {name: options.pop(name) for name in DECIDES if name in options}
         # One request as every row's will be: all options are checked here.
         self.request = llm._request(self.template.messages, options)
         self.constraint: Constraint | None = self.request.constraint
+        self.decision = self._decision(asked, options)
         self.options = {k: v for k, v in options.items() if k != "tools"}
         sampling = self.request.sampling
         self.drawn = not sampling.greedy
@@ -66,7 +70,31 @@ class Question:
             _model(llm.provider),
             template_of(self.template.messages),
             _settings(self.request),
+            to_json(self.decision),
         )
+
+    def _decision(
+        self, asked: Mapping[str, object], options: Mapping[str, object]
+    ) -> DecideOptions | None:
+        """The options of `LLM.decide` where the rows are decisions; None: they are answers.
+
+        A choice that is drawn, or that follows calls of tools, is an answer under a constraint.
+        """
+        bound = isinstance(self.constraint, Choices)
+        able = "choices" in self.llm.provider.capabilities
+        if not asked and not (bound and able and self.request.sampling.greedy and not self.tools):
+            return None
+        if self.constraint is not None and not bound:
+            raise RequestError(f"{min(asked)} cannot be used together with another constraint")
+        also = {k: options[k] for k in ("thinking", "template_kwargs", "reuse") if k in options}
+        choices = options.get("choices")
+        found = {**asked, **also} | ({"choices": choices} if choices is not None else {})
+        return cast("DecideOptions", found)
+
+    def decide(self, prompts: Iterator[tuple[Message, ...]]) -> Iterator[Answer | LLMError]:
+        """The answers of prompts that are decisions, in order."""
+        for found in deciding(self.llm.provider, prompts, self.decision or {}):
+            yield found if isinstance(found, LLMError) else answer_that(found)
 
     def ask(self, row: Mapping[str, object]) -> Asked:
         """What a row asks, or its error."""
@@ -75,7 +103,7 @@ class Question:
         except LLMError as e:
             return Answer(error=str(e))
         key = key_of(self._settings, template_of(messages))
-        return Task(key, lambda: self._open(messages, key))
+        return Task(key, messages, lambda: self._open(messages, key))
 
     def _open(self, messages: tuple[Message, ...], key: str) -> Stream:
         options = dict(self.options)

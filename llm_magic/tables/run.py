@@ -13,6 +13,7 @@ from typing import Protocol
 from ..chat.interrupts import Interrupts, deferred
 from ..chat.stream import Stream
 from ..errors import LLMError, NotLoadedError, RequestError
+from ..events import Message
 from .answers import Answer, answer_of
 from .cache import Cache
 
@@ -77,9 +78,12 @@ class Task:
     """What one row asks. key: everything its answer depends on; open: sends the request."""
 
     key: str
+    messages: tuple[Message, ...]
     open: Callable[[], Stream]
 
 
+# Answers many prompts in their order, side by side; reads prompts while there is room.
+Decide = Callable[[Iterator[tuple[Message, ...]]], Iterator[Answer | LLMError]]
 Asked = Task | Answer  # an Answer where the row has its error before anything is asked
 
 
@@ -87,7 +91,7 @@ Asked = Task | Answer  # an Answer where the row has its error before anything i
 class _Work:
     key: str
     rows: list[int]  # the first one asked; equal rows wait for the same answer
-    stream: Stream
+    stream: Stream | None = None
 
 
 @dataclass(slots=True)
@@ -101,6 +105,7 @@ class Run:
         cache: Where finished answers are kept.
         strict: Raise the first error of a row.
         bar: Shows how far it is.
+        decide: Answers the prompts, where they are not requests of their own.
     """
 
     tasks: Iterator[Asked]
@@ -109,6 +114,7 @@ class Run:
     cache: Cache | None = None
     strict: bool = False
     bar: Bar = field(default_factory=NoBar)
+    decide: Decide | None = None
     answers: list[Answer] = field(default_factory=list)
     interrupted: bool = False
     state: State = field(default_factory=lambda: State(0))
@@ -129,12 +135,16 @@ class Run:
         self.bar.update(self.state)
         with deferred(self._cancel) as interrupts:
             try:
-                self._loop(interrupts)
+                if self.decide is None:
+                    self._loop(interrupts)
+                else:
+                    self._decide_all(self.decide, interrupts)
             except KeyboardInterrupt:  # the second one, or not on the main thread
                 self.interrupted = True
             finally:
                 for work in self._work:
-                    work.stream.close()
+                    if work.stream is not None:
+                        work.stream.close()
         self.interrupted = self.interrupted or interrupts.struck
         self._tick()
         return self.answers
@@ -148,40 +158,64 @@ class Run:
                 return
             # The oldest have a slot: reading one that waits for its slot would hold up all others.
             for work in self._work[: self.slots]:
-                self._read(work)
+                if work.stream is not None:
+                    self._read(work, work.stream)
+
+    def _decide_all(self, decide: Decide, interrupts: Interrupts) -> None:
+        def prompts() -> Iterator[tuple[Message, ...]]:
+            while not interrupts.struck and (new := self._take()) is not None:
+                task, work = new
+                self._work.append(work)
+                yield task.messages
+
+        for found in decide(prompts()):
+            work = self._work.pop(0)
+            if isinstance(found, NotLoadedError):
+                raise found
+            if isinstance(found, LLMError):
+                self._fail(work.rows, found)
+            else:
+                self._answered(work, found)
+            if interrupts.struck:
+                return
 
     def _cancel(self) -> None:
         for work in list(self._work):
-            work.stream.cancel("interrupted")
+            if work.stream is not None:
+                work.stream.cancel("interrupted")
 
     def _open(self) -> bool:
-        """Take the next row. False when there is none."""
-        asked = next(self.tasks, None)
-        if asked is None:
+        """Send the next request. False when there is none."""
+        new = self._take()
+        if new is None:
             return False
-        i, self._next = self._next, self._next + 1
-        if isinstance(asked, Answer):
-            if self.strict:
-                raise RequestError(f"row {i}: {asked.error}")
-            self._settle([i], asked)
-            return True
-        if (known := self._kept(asked.key)) is not None:
-            self.state.known += 1
-            self._settle([i], known)
-            return True
-        for work in self._work:
-            if work.key == asked.key:
-                work.rows.append(i)
-                return True
+        task, work = new
         try:
-            stream = asked.open()
+            work.stream = task.open()
         except NotLoadedError:
             raise
         except LLMError as e:
-            self._fail([i], e)
+            self._fail(work.rows, e)
             return True
-        self._work.append(_Work(asked.key, [i], stream))
+        self._work.append(work)
         return True
+
+    def _take(self) -> tuple[Task, _Work] | None:
+        """The next row that must be asked; those before it have their answer or wait for one."""
+        for asked in self.tasks:
+            i, self._next = self._next, self._next + 1
+            if isinstance(asked, Answer):
+                if self.strict:
+                    raise RequestError(f"row {i}: {asked.error}")
+                self._settle([i], asked)
+            elif (known := self._kept(asked.key)) is not None:
+                self.state.known += 1
+                self._settle([i], known)
+            elif (same := next((w for w in self._work if w.key == asked.key), None)) is not None:
+                same.rows.append(i)
+            else:
+                return asked, _Work(asked.key, [i])
+        return None
 
     def _kept(self, key: str) -> Answer | None:
         if self.cache is None:
@@ -189,9 +223,9 @@ class Run:
         data = self.cache.get(key)
         return None if data is None else Answer.from_json(data)
 
-    def _read(self, work: _Work) -> None:
+    def _read(self, work: _Work, stream: Stream) -> None:
         try:
-            if next(work.stream, None) is not None:
+            if next(stream, None) is not None:
                 return
         except NotLoadedError:
             raise
@@ -200,10 +234,11 @@ class Run:
             self._fail(work.rows, e)
             return
         self._work.remove(work)
-        reply = work.stream.reply
-        if reply.finish_reason in ("interrupted", "cancelled", None):
-            return  # it keeps the error of a row that was not answered
-        answer = answer_of(reply)
+        reply = stream.reply
+        if reply.finish_reason not in ("interrupted", "cancelled", None):
+            self._answered(work, answer_of(reply))
+
+    def _answered(self, work: _Work, answer: Answer) -> None:
         if self.cache is not None:
             self.cache.put(work.key, answer.to_json())
         else:

@@ -54,13 +54,14 @@ def answer_rows(
             raise RequestError(f"out is {shown(name)}; it must be the name of a column")
         if len(rows):
             question.template.check(rows.columns)
-    provider = next(iter(questions.values())).llm.provider
+    first = next(iter(questions.values()))  # its settings are those of all
+    provider = first.llm.provider
     names = list(questions)
     with ExitStack() as stack:
         kept = None if cache is None else stack.enter_context(Cache(cache))
         run = Run(
             _asked(rows, questions), len(rows) * len(names), _slots(provider), kept, strict,
-            _bar(provider, progress),
+            _bar(provider, progress), first.decide if first.decision is not None else None,
         )  # fmt: skip
 
         def result() -> T:

@@ -9,11 +9,10 @@ from support.kernels_oracle import evaluate, i32, kernel_forward
 from support.toy import toy_gguf
 
 from llm_magic.engine import cpu
-from llm_magic.engine.forward import Taps
 from llm_magic.engine.kernels import forward as kernels
 from llm_magic.engine.kernels.targets import usable
 from llm_magic.engine.serving import planner
-from llm_magic.errors import EngineError, UnsupportedError
+from llm_magic.errors import EngineError
 from llm_magic.providers.local import Local
 
 VARIANTS = [t.name for t in usable(cpu.cpu_features())]
@@ -51,10 +50,8 @@ def test_a_step_summarizes_in_the_same_call(tmp_path, variant, rows):
     forward.close()
 
 
-def test_a_step_refuses_taps_and_more_entries_than_it_can_list(tmp_path):
+def test_a_step_refuses_more_entries_than_it_can_list(tmp_path):
     forward = kernel_forward(toy_gguf(tmp_path / "toy.gguf", tokenizer="none"))
-    with pytest.raises(UnsupportedError, match="activations"):
-        forward.step(*batch(3), i32(2), taps=Taps())
     with pytest.raises(EngineError, match="top is 33"):
         forward.step(*batch(3), i32(2), 33)
     forward.close()

@@ -19,7 +19,10 @@ END = 1
 
 
 class FakeForward:
-    """Implements engine.forward.Forward. `rows` counts evaluated rows, `steps` the calls."""
+    """Implements engine.forward.Forward. `rows` counts evaluated rows, `steps` the calls.
+
+    A point of a row is its token and position. A changed row enters the slot as another token.
+    """
 
     description = "fake"
     batch_invariant = False
@@ -56,11 +59,19 @@ class FakeForward:
             if t == self.fail_at:
                 raise RuntimeError("damaged step")
             assert None not in self.kv[s][:p], "positions before the first are in the cache"
-            self.kv[s][p] = t
+            self.kv[s][p] = t + self._tapped(taps, i, t, p)
             if i in wanted:
                 out[wanted[i]] = self.logits(self.kv[s][: p + 1])
         self.batches.append([(s, slots.tolist().count(s)) for s in seen])
         return StepResult(out)
+
+    def _tapped(self, taps, row, token, position):
+        for read in taps.reads if taps else ():
+            if 0 <= row - read.first < len(read.out):
+                read.out[row - read.first] = token, position
+        changes = taps.changes if taps else ()
+        rows = [c for c in changes if 0 <= row - c.first < c.rows]
+        return sum(1000 * float(c.values[0, 0]) for c in rows)
 
     def logits(self, prefix):
         seed = zlib.crc32(repr(prefix).encode())

@@ -59,6 +59,7 @@ class Oracle:
                 file.metadata, {n: t.shape for n, t in file.tensors.items()}
             )
             self.w = _weights(file)
+        self.points: dict[tuple[str, int], np.ndarray] = {}  # of the last call of `logits`
 
     def norm(self, x, w):
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + self.config.norm_eps) * w
@@ -94,6 +95,10 @@ class Oracle:
                 x = self.norm(x, self.w[_name(f"{name}_norm", i)])
             x = x if name == "attn_v" else self.turn(x, layer.rope, factors)
             heads[name] = x
+        self.points |= {
+            (p, i): heads[w].reshape(n, -1)
+            for p, w in (("q", "attn_q"), ("k", "attn_k"), ("v", "attn_v"))
+        }
         k, v = (np.repeat(heads[x], c.n_heads // c.n_kv_heads, 1) for x in ("attn_k", "attn_v"))
         score = np.einsum("qhd,khd->hqk", heads["attn_q"], k) * c.attention_scale
         if c.attention_softcap:
@@ -101,7 +106,9 @@ class Oracle:
         gap = np.arange(n)[:, None] - np.arange(n)
         score = np.where((gap >= 0) & (gap < (layer.window or n + 1)), score, -np.inf)
         p = np.exp(score - score.max(-1, keepdims=True))
-        out = np.einsum("hqk,khd->qhd", p / p.sum(-1, keepdims=True), v).reshape(n, -1)
+        self.points["pattern", i] = p / p.sum(-1, keepdims=True)
+        out = np.einsum("hqk,khd->qhd", self.points["pattern", i], v).reshape(n, -1)
+        self.points["z", i] = out
         out = out @ self.w[_name("attn_output", i)].T
         return out + self.w.get(_name("attn_output_bias", i), 0.0)
 
@@ -114,8 +121,11 @@ class Oracle:
             def at(role, i=i):
                 return w[_name(role, i)]
 
+            self.points["resid_pre", i] = x
             h = self.attention(i, self.norm(x, at("attn_norm")))
-            x = x + (self.norm(h, at("post_attention_norm")) if attention.post else h)
+            h = self.norm(h, at("post_attention_norm")) if attention.post else h
+            self.points["attn_out", i] = h
+            self.points["resid_mid", i] = x = x + h
             h = self.norm(x, at("ffn_norm"))
             gate, up_ = h @ at("ffn_gate").T, h @ at("ffn_up").T
             if feed_forward.activation == "silu":
@@ -123,8 +133,10 @@ class Oracle:
             else:
                 gate = gate * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
             h = (gate * up_) @ at("ffn_down").T
-            x = x + (self.norm(h, at("post_ffw_norm")) if feed_forward.post else h)
-        out = self.norm(x, w["output_norm.weight"])
+            h = self.norm(h, at("post_ffw_norm")) if feed_forward.post else h
+            self.points["mlp_out", i] = h
+            self.points["resid_post", i] = x = x + h
+        out = self.points["normalized", c.n_layers - 1] = self.norm(x, w["output_norm.weight"])
         logits = out @ (w["token_embd.weight"] if c.tied else w["output.weight"]).T
         cap = c.logit_softcap
         return cap * np.tanh(logits / cap) if cap else logits

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -604,3 +605,29 @@ def test_outputs_render_in_nbconvert(shell: InteractiveShell, script: Scoring) -
         for piece in ("The answer at 0.7", "Token probabilities", "rank", "Statistics", "fake"):
             assert piece in text, (sanitize, piece)
         assert "<b>there</b>" not in page
+
+
+class Embedding(Scripted):
+    """Gives each text a vector of its own: how often it has an a, a b and a c."""
+
+    capabilities = Scripted.capabilities | {"embed"}
+
+    def embed(self, texts, pooling=None, truncate=False):
+        return [np.array([text.count(c) for c in "abc"], np.float32) for text in texts]
+
+
+def test_similar_shows_the_cosines_of_the_texts_of_a_variable(
+    shell: InteractiveShell, as_default: Callable[[Scripted], None]
+) -> None:
+    as_default(Embedding([], model="fake"))
+    shell.user_ns["texts"] = ["aa b", "aa b <b>", "c"]
+    data = command(shell, "similar texts -m fake")
+    assert audit(data["text/html"]) == []
+    assert "&lt;b&gt;" in data["text/html"]
+    assert "0.95" in data["text/html"]
+    assert data["text/plain"].splitlines()[-1].split()[-3:] == ["0.00", "0.00", "1.00"]
+    with pytest.raises(UsageError, match="the notebook has no 'nothing'"):
+        command(shell, "similar nothing -m fake")
+    shell.user_ns["texts"] = "one text"
+    with pytest.raises(RequestError, match="must be a list of texts"):
+        command(shell, "similar texts -m fake")

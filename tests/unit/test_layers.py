@@ -43,7 +43,8 @@ LEVELS = {
         {"tokenizer", "arch", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
-        {"load", "needs"},
+        {"portable", "kernels", "serving"},
+        {"load", "needs", "encoder"},
     ),
     "chat": (
         {"parsing"},

@@ -17,8 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from llm_magic.errors import EngineError, UnsupportedError, UnsupportedModelError
+from llm_magic.errors import EngineError, UnsupportedModelError
 
 from .. import device
 from ..blocks import Config
@@ -31,6 +32,7 @@ from . import job
 from . import layout as lay
 from .layout import KINDS, up
 from .memory import Region
+from .taps import table
 from .targets import Target, choose, compiled, usable
 from .team import Command, Team, available_cores
 
@@ -181,19 +183,19 @@ class KernelForward:
         top: at most 32 entries. The kernel computes the summaries in the same call: a second call
         would cost another hand-over of the interpreter, which a running cell may hold.
         """
-        if taps is not None:
-            raise UnsupportedError("taps", "the kernel path cannot record or change activations")
         n, m, words = len(tokens), len(want), self._words
         self._check(tokens, slots, positions, want)
         if not 0 <= top <= lay.TOP_MAX:
             raise EngineError(f"top is {top}; a step lists at most {lay.TOP_MAX} entries of a row")
-        if self._many and m <= self._n_slots:
-            self._logits.discard(self._n_slots * self._row * 4)
-        self._many = m > self._n_slots
+        tapped = None if taps is None else self._tapped(taps, n)
+        self._expect(m)
         if n <= lay.SHARED_ROWS < self._before:
             self._scratch.discard(0)  # a prompt has been read: its rows are not needed any more
         self._before = n
-        words[: len(job.WORDS)] = job.COMMAND["step"], n, m, top
+        n_taps = 0 if tapped is None else len(tapped)
+        words[: len(job.WORDS)] = job.COMMAND["step"], n, m, top, n_taps
+        if tapped is not None:
+            words[job.TAPS : job.TAPS + 2].view(np.int64)[0] = tapped.ctypes.data
         at = job.HEAD
         for rows in (tokens, slots, positions, want):
             words[at : at + len(rows)] = rows
@@ -206,6 +208,33 @@ class KernelForward:
         self._team.ready()
         self._call(*self._arguments)
         return StepResult(self._rows(m), self._summaries(m, top) if top and m else None)
+
+    def unembed(self, hidden: F32, top: int = 0) -> StepResult:
+        """See `Forward.unembed`. The logits are a view of memory that the next step overwrites."""
+        n, dim = hidden.shape
+        if not 1 <= n <= self.max_wanted or dim != self.config.dim or not 0 <= top <= lay.TOP_MAX:
+            raise EngineError(f"{n} vectors of {dim} entries do not fit the model's output")
+        self._expect(n)
+        wide = up(dim, 32)
+        rows = self._scratch.view(np.float32, n * wide, int(self._layout.model[0]["x"]))
+        rows = rows.reshape(n, wide)
+        rows[:, :dim], rows[:, dim:] = hidden, 0.0
+        self._before = max(self._before, n)
+        self._words[: len(job.WORDS)] = job.COMMAND["unembed"], n, n, top, 0
+        self._team.ready()
+        self._call(*self._arguments)
+        return StepResult(self._rows(n), self._summaries(n, top) if top else None)
+
+    def _tapped(self, taps: Taps, n: int) -> npt.NDArray[Any] | None:
+        """The table of a step's taps; None without any."""
+        found = table(taps, self.config, n, int(self._layout.model[0]["head_pad"]))
+        return found if len(found) else None
+
+    def _expect(self, m: int) -> None:
+        """So many rows of logits come: the memory of more goes back to the system."""
+        if self._many and m <= self._n_slots:
+            self._logits.discard(self._n_slots * self._row * 4)
+        self._many = m > self._n_slots
 
     def _summaries(self, m: int, top: int) -> RowSummaries:
         """What the last step wrote behind the job: argmax, log-sum-exp, ids and values by row."""

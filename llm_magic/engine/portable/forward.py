@@ -13,17 +13,15 @@ without one has a window of the whole context.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from llm_magic.errors import UnsupportedError
-
 from .. import device as devices
-from ..blocks import VECTORS, Block, Config
+from ..blocks import Block, Config
 from ..forward import F32, I32, StepResult, Taps
 from ..gate import Gate
 from ..gguf import GGUF, TensorInfo
@@ -33,14 +31,14 @@ from ..rope import Rope
 from . import graph
 from .graph import BLOCK, LANES
 from .programs import Array, Program, Run, Values
-
-Say = Callable[[str, int, int], None]  # (stage, done, total)
+from .taps import TappedLayers, part
+from .taps import check as check_taps
+from .weights import Say, load_weights
 
 CHUNK = 8  # rows of the program for prompts: small enough that a step can stop soon
 SIZES = (1, CHUNK)
 FEW = 2  # so many rows take less time alone than in a chunk that is filled up
 MAX_ROWS = 32
-PIECE = 4096  # rows of a matrix that are decoded at once while loading: bounds the memory for it
 
 
 def need(config: Config) -> Need:
@@ -86,7 +84,7 @@ class Portable:
         if "positions" in config.extras:
             table = config.source("positions").of(gguf.tensors)
             self._table = dequantize(table).reshape(table.shape)
-        self._weights = _load_weights(gguf, config, device, self._say)
+        self._weights = load_weights(gguf, config, device, self._say)
         self._angles = _Angles.of(gguf, config, device)
         self._x = {t: (self._array(t, config.dim), self._array(t, config.dim)) for t in SIZES}
         n_logits = self._weights.output["output"].shape[0] * LANES
@@ -96,6 +94,7 @@ class Portable:
         self._programs: dict[tuple[Block | None, int], Program] = {}  # None: the output's
         self._runs: dict[tuple[int, int], Run] = {}  # (rows, slot) -> all layers
         self._outputs: dict[int, Run] = {}
+        self._tapped: TappedLayers | None = None  # built when the first step needs it
         self._rows = np.zeros((CHUNK, config.dim), np.float32)
         self.warm_up(self._say)
 
@@ -241,17 +240,24 @@ class Portable:
         The last chunk of a slot may be filled up: positions after its last row then hold keys and
         values of nothing, which no row can see before they are written again.
         """
-        if taps is not None:
-            raise UnsupportedError("taps", "the portable path cannot record or change activations")
         self._check(tokens, slots, positions)
+        if taps is not None:
+            check_taps(taps, self.config, len(tokens))
         x = self._embed(tokens, positions)  # [n, dim]
         wanted = np.empty((len(want), self.config.dim), np.float32)
         for first, last in _chunks(slots):
             slot, position = int(slots[first]), int(positions[first])
-            hidden = self._layers(x[first:last], slot, position)
+            if taps is None:
+                hidden = self._layers(x[first:last], slot, position)
+            else:
+                hidden = self._tapped_layers(x[first:last], slot, position, part(taps, first, last))
             a, b = np.searchsorted(want, (first, last))
             wanted[a:b] = hidden[want[a:b] - first]
         return StepResult(self._vocabulary(wanted))
+
+    def unembed(self, hidden: F32, top: int = 0) -> StepResult:
+        """See `Forward.unembed`."""
+        return StepResult(self._vocabulary(hidden))
 
     def _check(self, tokens: I32, slots: I32, positions: I32) -> None:
         """Programs do not check what they are given: a wrong number here would write anywhere."""
@@ -286,6 +292,23 @@ class Portable:
         self._filled[slot] = max(self._filled[slot], position + t)
         last = self._x[t][self.config.n_layers % 2]
         return last.read()[:n]
+
+    def _tapped_layers(self, x: F32, slot: int, position: int, taps: Taps) -> F32:
+        """As `_layers`, with stops at every point of a layer."""
+        if self._tapped is None:
+            with self._gate.build(), devices.building():
+                shape = self._caches[0].keys[0].shape
+                rope, angles = self._angles.rope, self._angles.of_layer
+                self._tapped = TappedLayers(
+                    self.config, self._weights, rope, angles, SIZES, shape, self.device
+                )
+        t = 1 if len(x) == 1 else CHUNK
+        self._angles.write(t, position)
+        values = [self._values(t, position, layer.window) for layer in self.config.layers]
+        cache = self._caches[slot]
+        out = self._tapped.run(x, position, values, cache.keys, cache.values, taps)
+        self._filled[slot] = max(self._filled[slot], position + t)
+        return out
 
     def _values(self, t: int, position: int, window: int | None) -> Values:
         """The variables of a layer with this window, for rows from `position` on."""
@@ -350,6 +373,12 @@ class Portable:
             self._programs[key] = program
         self._caches, self._n_ctx = caches, n_ctx
         self._runs.clear()
+        self._drop_tapped()
+
+    def _drop_tapped(self) -> None:
+        if self._tapped is not None:
+            self._tapped.free()
+            self._tapped = None
 
     def _new_cache(self, n_ctx: int) -> "_Cache":
         # Room for a filled-up chunk at the end, in whole blocks.
@@ -368,6 +397,7 @@ class Portable:
         if self.closed:
             return
         self._embedding = None
+        self._drop_tapped()
         arrays = [*self._weights.all(), *self._angles.all(), *self._logits.values()]
         arrays += [array for pair in self._x.values() for array in pair]
         arrays += [array for cache in self._caches for array in cache.all()]
@@ -457,97 +487,3 @@ def _frequencies(
     if kind.factors:
         factors = dequantize(config.source(kind.factors).of(gguf.tensors)).reshape(-1)
     return kind.inv_freq(factors)
-
-
-# ---------------------------------------------------------------------- weights
-
-
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """output, layers: name -> array, the same names in the layers of one block. Matrices lie in
-    panels, see graph.product."""
-
-    output: dict[str, Array]
-    layers: list[dict[str, Array]]
-
-    def all(self) -> list[Array]:
-        return [array for w in (self.output, *self.layers) for array in w.values()]
-
-
-# Our name -> roles in the file whose rows follow each other in it.
-_STACKED = {
-    "attn_qkv": ("attn_q", "attn_k", "attn_v"),
-    "attn_qkv_bias": ("attn_q_bias", "attn_k_bias", "attn_v_bias"),
-    "ffn_gate_up": ("ffn_gate", "ffn_up"),
-    "ffn_gate_up_bias": ("ffn_gate_bias", "ffn_up_bias"),
-}
-
-
-# Vectors that are added to a whole product, whose last panel is filled up.
-_FILLED = ("attn_q_bias", "ffn_gate_bias", "ffn_up_bias", "output_bias")
-
-
-def _stacked(block: Block) -> dict[str, tuple[str, ...]]:
-    """Our name -> roles of every weight of a block."""
-    names = {name: parts for name, parts in _STACKED.items() if parts[0] in block.roles}
-    done = {part for parts in names.values() for part in parts}
-    return names | {role: (role,) for role in block.roles if role not in done}
-
-
-def _load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> _Weights:
-    def load(roles: tuple[str, ...], layer: int | None = None) -> Array:
-        infos = [config.source(role, layer).of(gguf.tensors) for role in roles]
-        if roles[0] in VECTORS:
-            infos = [info.part(0, (info.size,)) for info in infos]
-        return _load(infos, device, fill=roles[0] in _FILLED)
-
-    layers: list[dict[str, Array]] = []
-    for i, layer in enumerate(config.layers):
-        say("load", i, config.n_layers + 1)
-        layers.append({name: load(roles, i) for name, roles in _stacked(layer.block).items()})
-    say("load", config.n_layers, config.n_layers + 1)
-    output = {"output_norm": load(("output_norm",))}
-    output["output"] = load(("embedding" if config.tied else "output",))
-    output |= {role: load((role,)) for role in ("output_norm_bias", "output_bias")
-               if role in config.extras}  # fmt: skip
-    say("load", config.n_layers + 1, config.n_layers + 1)
-    return _Weights(output, layers)
-
-
-def _load(infos: list[TensorInfo], device: str, fill: bool) -> Array:
-    """Tensors with rows under each other, decoded: a vector as it is, a matrix in panels.
-
-    fill: a vector gets zeros up to a multiple of LANES.
-    """
-    rows, width = sum(info.shape[0] for info in infos), infos[0].shape[-1]
-    if len(infos[0].shape) == 1:
-        vector = np.concatenate([dequantize(info) for info in infos])
-        if fill:
-            vector = np.pad(vector, (0, -len(vector) % LANES))
-        array = Array(vector.shape, device)
-        array.write(vector)
-        return array
-    array = Array((-(-rows // LANES), width, LANES), device)
-    panels = array.host if array.host is not None else np.zeros(array.shape, np.float32)
-    for at, values in _pieces(infos):
-        whole = len(values) // LANES * LANES
-        panels[at // LANES : (at + whole) // LANES] = (
-            values[:whole].reshape(-1, LANES, width).transpose(0, 2, 1)
-        )
-        if whole < len(values):
-            panels[-1, :, : len(values) - whole] = values[whole:].T
-    if array.host is None:
-        array.write(panels)
-    return array
-
-
-def _pieces(infos: list[TensorInfo]) -> Iterator[tuple[int, F32]]:
-    """(index of the first row, rows) from top to bottom; all but the last in whole panels."""
-    if len(infos) > 1:
-        yield 0, np.concatenate([dequantize(info) for info in infos])
-        return
-    (info,) = infos
-    data = info.load().reshape(info.shape[0], -1)
-    for at in range(0, info.shape[0], PIECE):
-        part = data[at : at + PIECE]
-        yield at, decode(info.type, part.reshape(-1)).reshape(len(part), info.shape[1])

@@ -122,13 +122,15 @@ def block(
 ) -> Tensor:
     """What a layer leaves of x [t, dim]. Writes this chunk's rows of keys and values first."""
     by = parts.residual_scale
-    mixed = attention(config, parts.attention, w, x, turn, cache, at)
-    after = x + (mixed if by == 1.0 else mixed * by)
+    added = mixed(
+        config, parts.attention, w, heads(config, parts.attention, w, x, turn, cache, at)[1]
+    )
+    after = x + (added if by == 1.0 else added * by)
     out = feed_forward(config, parts.feed_forward, w, x if parts.parallel else after)
     return after + (out if by == 1.0 else out * by)
 
 
-def attention(
+def heads(
     config: Config,
     part: Attention,
     w: Weights,
@@ -136,16 +138,19 @@ def attention(
     turn: Turn | None,
     cache: Cache,
     at: Where,
-) -> Tensor:
-    """What attention adds to x [t, dim]. Writes this chunk's rows of keys and values first."""
+) -> tuple[Tensor, Tensor]:
+    """Turned queries [t, heads, head_dim], and what each head gives [t, heads * head_dim].
+
+    Writes this chunk's rows of keys and values first.
+    """
     t, kv, head_dim = x.shape[0], config.n_kv_heads, config.head_dim
-    heads, eps = config.n_heads, config.norm_eps
+    n, eps = config.n_heads, config.norm_eps
     h = normed(part.norm, "attn_norm", w, x, eps).contiguous()
     qkv = product(h, w["attn_qkv"])
     if "attn_qkv_bias" in w:
         qkv = qkv + w["attn_qkv_bias"]
-    qkv = qkv.contiguous()[:, : (heads + 2 * kv) * head_dim].reshape(t, heads + 2 * kv, head_dim)
-    q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv], qkv[:, heads + kv :]
+    qkv = qkv.contiguous()[:, : (n + 2 * kv) * head_dim].reshape(t, n + 2 * kv, head_dim)
+    q, k, v = qkv[:, :n], qkv[:, n : n + kv], qkv[:, n + kv :]
     if part.qk_norm:
         q = _head_norm(part.qk_norm, q, w["attn_q_norm"], eps).contiguous()
         k = _head_norm(part.qk_norm, k, w["attn_k_norm"], eps).contiguous()
@@ -153,12 +158,16 @@ def attention(
     rows = ((at.position, at.position + t), None, None)
     cache.keys.shrink(rows).assign(_rotate(k, turn))
     cache.values.shrink(rows).assign(v)
-    out = _attend(config, q, cache.keys, cache.values, at)  # [t, heads * head_dim]
-    out = product(out, w["attn_output"])[:, : config.dim]
+    return q, _attend(config, q, cache.keys, cache.values, at)
+
+
+def mixed(config: Config, part: Attention, w: Weights, z: Tensor) -> Tensor:
+    """What attention adds to the rows [t, dim], from what its heads give."""
+    out = product(z, w["attn_output"])[:, : config.dim]
     if "attn_output_bias" in w:
         out = out + w["attn_output_bias"]
     if part.post:
-        out = normed(part.post, "post_attention_norm", w, out.contiguous(), eps)
+        out = normed(part.post, "post_attention_norm", w, out.contiguous(), config.norm_eps)
     return out
 
 

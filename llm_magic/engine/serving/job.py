@@ -12,6 +12,7 @@ from .generation import Channel
 from .sampler import Guide, Sampler
 from .slots import Slot
 from .speculation import Drafts
+from .taps import JobTaps
 
 PARK_SECONDS = 0.25  # a consumer that reads nothing for so long may lose its slot to those who wait
 
@@ -34,6 +35,8 @@ class Job:
             n_vocab]); the array is only valid during the call.
         collect_from: The first position whose logits are handed over. Positions before it may come
             from the cache.
+        taps: What is recorded or changed inside the model; None: nothing. With `collect` and
+            `collect_from=len(ids)` only what is recorded is computed, no logits.
     """
 
     ids: tuple[int, ...]
@@ -46,6 +49,12 @@ class Job:
     end_ids: frozenset[int] | None = None
     collect: Callable[[int, F32], None] | None = None
     collect_from: int = 0
+    taps: JobTaps | None = None
+
+    @property
+    def key(self) -> bytes:
+        """Only jobs with the same key share keys and values: edits change them."""
+        return b"" if self.taps is None else self.taps.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,9 @@ class RequestState:
         """How many leading tokens may come from the cache: their logits are not needed."""
         if not self.job.reuse:
             return 0
-        return len(self.ids) - 1 if self.job.collect is None else self.job.collect_from
+        most = len(self.ids) - 1 if self.job.collect is None else self.job.collect_from
+        watched = None if self.job.taps is None else self.job.taps.first
+        return most if watched is None else min(most, watched)
 
     def uncollected(self, n: int) -> int:
         """How many of the next n rows are evaluated for the cache only: their logits are not

@@ -115,6 +115,8 @@ class Planner:
         if most <= best:
             return None, 0
         for other in earlier:
+            if other.job.key != run.job.key:
+                continue
             known = max(other.done, other.n_prompt)  # what was drawn last may never be evaluated
             n = min(common_prefix(other.ids, run.ids), most, known)
             if n > best and other.done >= run.done:

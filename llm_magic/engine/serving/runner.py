@@ -14,7 +14,7 @@ import numpy as np
 from llm_magic.errors import EngineError, LLMError, named
 from llm_magic.events import Finish, FinishReason, Prefill, Timings, Token, Top, Usage
 
-from ..forward import F32, StepResult
+from ..forward import F32, I32, StepResult, Taps
 from .job import Model, RequestState
 from .planner import MIN_SHARED, Batch
 from .sampler import Pick, Summary
@@ -79,11 +79,30 @@ class Runner:
 
     def step(self, batch: Batch) -> None:
         """Evaluate a batch and hand its results to their requests."""
-        forward = self._model.forward
+        rows, taps = self._rows(batch)
+        n, wanted = len(rows[0]), len(rows[3])
+        began, top = time.perf_counter(), self._top(batch, wanted)
+        try:
+            result = self._model.forward.step(*rows, top, taps)
+        except Exception as e:
+            self.fail(batch, e)
+            return
+        collects = any(run.job.collect is not None for run, _ in batch)
+        seconds = time.perf_counter() - began
+        self._learn(n, seconds, collects, wanted == n and not collects)
+        try:
+            self._settle(batch, result.logits, _summaries(result))
+        except Exception as e:
+            self.fail(batch, e)
+        self._hand_over(batch, seconds < HOLD_SECONDS and wanted == n)
+
+    def _rows(self, batch: Batch) -> tuple[tuple[I32, I32, I32, I32], Taps | None]:
+        """(tokens, slots, positions and wanted rows of a step, its taps)"""
         n = sum(count + len(run.draft) for run, count in batch)
         tokens, slots = np.empty(n, np.int32), np.empty(n, np.int32)
         positions = np.empty(n, np.int32)
         want: list[int] = []
+        taps: list[Taps] = []
         row = 0
         for run, count in batch:
             assert run.slot is not None
@@ -91,26 +110,14 @@ class Runner:
             tokens[row:end] = (*run.ids[run.done : run.done + count], *run.draft)
             slots[row:end] = run.slot.index
             positions[row:end] = np.arange(run.done, run.done + end - row)
+            if run.job.taps is not None:
+                taps.append(run.job.taps.of_step(row, run.done, end - row))
             if run.job.collect is not None:
                 want.extend(range(row + run.uncollected(count), end))
             elif run.done + count == len(run.ids):
                 want.extend(range(row + count - 1, end))
             row = end
-        began, top = time.perf_counter(), self._top(batch, len(want))
-        rows = (tokens, slots, positions, np.array(want, np.int32))
-        try:
-            result = forward.step(*rows, top)
-        except Exception as e:
-            self.fail(batch, e)
-            return
-        collects = any(run.job.collect is not None for run, _ in batch)
-        seconds = time.perf_counter() - began
-        self._learn(n, seconds, collects, len(want) == n and not collects)
-        try:
-            self._settle(batch, result.logits, _summaries(result))
-        except Exception as e:
-            self.fail(batch, e)
-        self._hand_over(batch, seconds < HOLD_SECONDS and len(want) == n)
+        return (tokens, slots, positions, np.array(want, np.int32)), _together(taps)
 
     def _settle(self, batch: Batch, logits: F32, summaries: list[Summary] | None) -> None:
         """Book what was evaluated, sample where a request reached its last token."""
@@ -242,6 +249,13 @@ class Runner:
             prefill_tps=new / prefill if prefill > 0 and run.first else 0.0,
             decode_tps=(kept - 1) / decode if decode > 0 else 0.0,
         )
+
+
+def _together(taps: list[Taps]) -> Taps | None:
+    """The taps of a step, of all its requests; None: nothing is recorded or changed."""
+    reads = tuple(read for one in taps for read in one.reads)
+    changes = tuple(change for one in taps for change in one.changes)
+    return Taps(reads, changes) if reads or changes else None
 
 
 def _summaries(result: StepResult) -> list[Summary] | None:

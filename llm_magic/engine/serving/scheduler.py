@@ -308,7 +308,7 @@ class Scheduler:
 
     def _start(self, run: RequestState, slots: Slots) -> None:
         try:
-            acquired = slots.acquire(run.ids, run.reusable)
+            acquired = slots.acquire(run.ids, run.reusable, run.job.key)
         except Exception as e:
             run.out.put(engine_error(e))
             return

@@ -12,12 +12,16 @@ from llm_magic.prefix import common_prefix
 
 @dataclass(slots=True)
 class Slot:
-    """One KV sequence. `ids` are exactly the tokens whose keys and values were computed."""
+    """One KV sequence. `ids` are exactly the tokens whose keys and values were computed.
+
+    key: names the edits under which they were computed, see job.Job.key.
+    """
 
     index: int
     ids: list[int] = field(default_factory=list)
     busy: bool = False
     used: int = 0  # the clock of its last use, for least-recently-used eviction
+    key: bytes = b""
 
 
 class Slots:
@@ -55,11 +59,14 @@ class Slots:
     def cached_tokens(self) -> int:
         return sum(len(s.ids) for s in self._slots)
 
-    def acquire(self, ids: list[int], most: int | None = None) -> tuple[Slot, int] | None:
+    def acquire(
+        self, ids: list[int], most: int | None = None, key: bytes = b""
+    ) -> tuple[Slot, int] | None:
         """A free slot for a prompt, and how many leading tokens of it are cached there.
 
         most: how many may come from the cache; None: all but the last. At least one token of the
         prompt is always left to evaluate, since its logits are needed.
+        key: only slots with this key are looked at for a match.
         None when every slot is busy. The slot with the longest match wins; if taking it would
         destroy more than it saves, its prefix is copied to the least recently used slot instead
         (a short cell must not wipe out a long conversation that shares its system prompt).
@@ -71,8 +78,12 @@ class Slots:
         slot, n = oldest, 0
         limit = len(ids) - 1 if most is None else min(most, len(ids) - 1)
         if limit > 0:
-            source = max(self._slots, key=lambda s: (common_prefix(s.ids, ids), not s.busy))
-            n = min(common_prefix(source.ids, ids), limit)
+
+            def shared(slot: Slot) -> int:
+                return common_prefix(slot.ids, ids) if slot.key == key else 0
+
+            source = max(self._slots, key=lambda s: (shared(s), not s.busy))
+            n = min(shared(source), limit)
             cheap = not source.busy and len(source.ids) - n <= n  # loses less than it saves
             if n and (cheap or source is oldest):
                 slot = source
@@ -81,6 +92,7 @@ class Slots:
                 self._copy(source.index, oldest.index, n)
                 oldest.ids = list(ids[:n])
         del slot.ids[n:]
+        slot.key = key
         slot.busy = True
         self.touch(slot)
         self.hits += n

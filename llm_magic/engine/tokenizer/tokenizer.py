@@ -26,6 +26,7 @@ from llm_magic.errors import GGUFError
 from llm_magic.events import Piece
 from llm_magic.utf8 import quoted
 
+from .encoders import unigram, wordpiece
 from .pretokenizers import preset, splitters
 from .sentencepiece import spm_merges
 from .specials import SpecialFinder
@@ -54,9 +55,15 @@ def build_tokenizer(
     or a pre-tokenizer that we do not have.
     """
     vocabulary = read_vocabulary(metadata, configs)
-    if vocabulary.spm:
-        return Tokenizer(vocabulary, *_spm_model(vocabulary, cache_dir, key, check))
-    return Tokenizer(vocabulary, *_bpe_model(vocabulary))
+    match vocabulary.model:
+        case "bpe":
+            return Tokenizer(vocabulary, *_bpe_model(vocabulary))
+        case "spm":
+            return Tokenizer(vocabulary, *_spm_model(vocabulary, cache_dir, key, check))
+        case "wordpiece":
+            return Tokenizer(vocabulary, wordpiece(vocabulary), {})
+        case "unigram":
+            return Tokenizer(vocabulary, unigram(vocabulary), {})
 
 
 class Tokenizer:
@@ -156,6 +163,29 @@ class Tokenizer:
             return prefix + out[1:]
         return prefix + out
 
+    def whole(self, text: str, other: str | None = None) -> list[int]:
+        """The ids of a whole text: with what the model wants before and behind it.
+
+        Args:
+            text: The text. Names of control tokens in it are text.
+            other: A second text, which an encoder compares with the first: `[CLS] text [SEP] other
+                [SEP]` in a WordPiece vocabulary, `<s> text </s></s> other </s>` in the others.
+        """
+        ids = [*self.bos_prefix, *self.encode(text, special=False)]
+        if not self.is_encoder:
+            return [*ids, self.eos] if self.add_eos and self.eos is not None else ids
+        end = self.eos if self.sep is None else self.sep
+        ends = [] if end is None else [end]
+        if other is None:
+            return ids + ends
+        middle = ends if self._vocabulary.model == "wordpiece" else ends * 2
+        return [*ids, *middle, *self.encode(other, special=False), *ends]
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the vocabulary is one of encoders: WordPiece or unigram."""
+        return self._vocabulary.model in ("wordpiece", "unigram")
+
     def pieces(self, text: str, special: bool = True) -> list[Piece]:
         """The tokens of a text, each with its id, text and bytes."""
         return [self.piece(i) for i in self.encode(text, special)]
@@ -184,7 +214,7 @@ class Tokenizer:
                 return text.encode("utf-8", "surrogateescape")
             case Kind.BYTE:
                 return _byte(text)
-            case Kind.NORMAL if v.spm:
+            case Kind.NORMAL if v.spaced:
                 return text.replace("▁", " ").encode("utf-8", "surrogateescape")
             case Kind.NORMAL:
                 return _from_byte_level(text)
@@ -194,7 +224,7 @@ class Tokenizer:
     def id_of(self, name: str) -> int | None:
         """The token that the vocabulary stores under this text: a control token by its name."""
         texts = self._vocabulary.texts
-        if _valid(name) != name:  # which the model does not hold, see _symbols
+        if self.is_encoder or _valid(name) != name:  # which the model does not hold, see _symbols
             return texts.index(name) if name in texts else None
         found = self._model.token_to_id(name)
         # The model has names of its own, for bytes and for symbols without a token.
@@ -232,7 +262,7 @@ class Tokenizer:
 
     def _plain(self, text: str, fresh: bool) -> list[int]:
         """Ids of a text without special tokens. fresh: it starts a text or follows such a token."""
-        if self._vocabulary.spm:
+        if self._vocabulary.model == "spm":
             if fresh and self._vocabulary.add_space_prefix:
                 text = " " + text
             text = text.replace(" ", "▁")

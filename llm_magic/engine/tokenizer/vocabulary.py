@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,23 @@ from .pretokenizers import preset
 PREFIX = "tokenizer.ggml."
 T = TypeVar("T")
 D = TypeVar("D")
+
+
+Model = Literal["bpe", "spm", "wordpiece", "unigram"]
+# The name in a file -> how its text becomes tokens.
+MODELS: Mapping[str, Model] = {
+    "gpt2": "bpe",
+    "llama": "spm",
+    "bert": "wordpiece",
+    "t5": "unigram",
+}
+# Special ids of files that leave them out, by model (those of llama.cpp).
+_DEFAULT_IDS: Mapping[Model, Mapping[str, int]] = {
+    "bpe": {},
+    "spm": {"bos": 1, "eos": 2, "unk": 0},
+    "wordpiece": {"bos": 101, "unk": 100, "sep": 102, "pad": 0},
+    "unigram": {"eos": 1, "unk": 2, "pad": 0},
+}
 
 
 class Kind(IntEnum):
@@ -120,19 +137,21 @@ _SHOWN_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 class Vocabulary:
     """Everything that the metadata says about tokens.
 
-    spm: merges come from scores and unknown characters fall back to bytes; else byte-level BPE.
+    model: how text becomes tokens: "bpe" (byte-level merges), "spm" (merges that come from scores,
+        unknown characters fall back to bytes), "wordpiece" (the longest token that a word begins
+        with), "unigram" (the likeliest cut by scores).
     pre: the pre-tokenizer's name (BPE only).
     texts: the stored text of each token; bytes that are not UTF-8 are surrogate escapes.
     ids: text -> id.
     kinds: one Kind a token.
-    scores: float32 [n], SPM only.
+    scores: float32 [n], SPM and unigram only.
     merges: "left right" by falling priority, BPE only.
     end_ids: a token of these ends generation.
     fim: ids of the fill-in-the-middle tokens by role (prefix, suffix, middle, pad, repo, sep).
     rstrip: control tokens that swallow the white space after them (Phi-3).
     """
 
-    spm: bool
+    model: Model
     pre: str
     texts: Sequence[str]
     ids: Mapping[str, int]
@@ -152,6 +171,14 @@ class Vocabulary:
     end_ids: frozenset[int]
     fim: Mapping[str, int]
     rstrip: frozenset[int]
+    charsmap: bytes = b""  # unigram: SentencePiece's compiled normalisation
+    squeeze: bool = False  # unigram: several spaces count as one
+    lowercase: bool = True  # wordpiece
+
+    @property
+    def spaced(self) -> bool:
+        """Whether the texts of tokens write a space as U+2581."""
+        return self.model != "bpe"
 
 
 def read_vocabulary(
@@ -166,32 +193,36 @@ def read_vocabulary(
     Raises GGUFError where the metadata is damaged, UnsupportedModelError for a tokenizer model or
     a pre-tokenizer that we do not have.
     """
-    spm = _is_spm(metadata)
+    model = _model(metadata)
     texts = _texts(metadata)
     ids = _ids(texts)
-    pre = "" if spm else _pre(metadata)
-    reader = _Specials(metadata, ids, _kinds(metadata, len(texts)), spm)
+    pre = _pre(metadata) if model == "bpe" else ""
+    reader = _Specials(metadata, ids, _kinds(metadata, len(texts)), model)
     eos_ids = reader.eos_ids(configs)
     special = reader.detect(eos_ids)
-    add_bos = _typed(metadata, "add_bos_token", bool, spm or preset(pre).add_bos)
-    add_eos = _typed(metadata, "add_eos_token", bool, False)
+    wants_bos = preset(pre).add_bos if model == "bpe" else model in ("spm", "wordpiece")
+    add_bos = _typed(metadata, "add_bos_token", bool, wants_bos)
+    add_eos = _typed(metadata, "add_eos_token", bool, model == "unigram")
     for flag, name in ((add_bos, "bos"), (add_eos, "eos")):
         if flag and special[name] is None:
             raise GGUFError(f"{PREFIX}add_{name}_token is true, but there is no {name}_token_id")
     return Vocabulary(
-        spm=spm,
+        model=model,
         pre=pre,
         texts=texts,
         ids=ids,
         kinds=bytes(reader.kinds),
-        scores=_scores(metadata, len(texts)) if spm else None,
-        merges=[] if spm else _merges(metadata),
+        scores=_scores(metadata, len(texts)) if model in ("spm", "unigram") else None,
+        merges=_merges(metadata) if model == "bpe" else [],
         add_bos=add_bos,
         add_eos=add_eos,
-        add_space_prefix=_typed(metadata, "add_space_prefix", bool, spm),
+        add_space_prefix=_typed(metadata, "add_space_prefix", bool, model != "bpe"),
         end_ids=frozenset(reader.end_ids),
         fim=reader.fim,
         rstrip=reader.rstrip(),
+        charsmap=_charsmap(metadata) if model == "unigram" else b"",
+        squeeze=_typed(metadata, "remove_extra_whitespaces", bool, False),
+        lowercase=_typed(metadata, "normalizer.lowercase", bool, True),
         **special,
     )
 
@@ -200,9 +231,10 @@ class _Specials:
     """The special ids of a vocabulary, given and detected. `kinds` is corrected on the way."""
 
     def __init__(
-        self, metadata: Mapping[str, Any], ids: Mapping[str, int], kinds: bytearray, spm: bool
+        self, metadata: Mapping[str, Any], ids: Mapping[str, int], kinds: bytearray, model: Model
     ) -> None:
-        self.metadata, self.ids, self.kinds, self.spm = metadata, ids, kinds, spm
+        self.metadata, self.ids, self.kinds = metadata, ids, kinds
+        self.defaults = _DEFAULT_IDS[model]
         self.end_ids: set[int] = set()
         self.fim: dict[str, int] = {}
 
@@ -212,19 +244,22 @@ class _Specials:
             if (found := config.get("eos_token_id")) is not None:
                 return self._checked(found, "eos_token_id of the model's configuration")
         if PREFIX + "eos_token_id" not in self.metadata:
-            return [2] if self.spm and len(self.kinds) > 2 else []
+            default = self.defaults.get("eos")
+            return [] if default is None or default >= len(self.kinds) else [default]
         return self._checked(self.metadata[PREFIX + "eos_token_id"], PREFIX + "eos_token_id")
 
     def detect(self, eos_ids: list[int]) -> dict[str, int | None]:
         """The special ids by name, after all rules; fills end_ids, fim and kinds."""
         special: dict[str, int | None] = {
-            "bos": self._given("bos_token_id", 1 if self.spm else None),
+            # Encoders call the token before a text "cls".
+            "bos": self._given("bos_token_id", self._given("cls_token_id", self._default("bos"))),
             "eos": eos_ids[0] if eos_ids else None,
             "eot": self._named(("eot_token_id",), _EOT_TEXTS),
             "eom": self._named(("eom_token_id",), _EOM_TEXTS),
-            "unk": self._given("unknown_token_id", 0 if self.spm else None),
-            "pad": self._given("padding_token_id"),
-            "sep": self._given("seperator_token_id"),  # the format's own spelling
+            "unk": self._given("unknown_token_id", self._default("unk")),
+            "pad": self._given("padding_token_id", self._default("pad")),
+            # The format's own spelling.
+            "sep": self._given("seperator_token_id", self._default("sep")),
         }
         for role, keys in _FIM_KEYS.items():
             if (found := self._named(keys, _FIM_TEXTS[role])) is not None:
@@ -260,6 +295,10 @@ class _Specials:
     def _release(self, text: str, kind: Kind) -> None:
         self.end_ids.discard(self.ids[text])
         self.kinds[self.ids[text]] = kind
+
+    def _default(self, name: str) -> int | None:
+        """The special id where the file says nothing; None where its model has none."""
+        return self.defaults.get(name)
 
     def _named(self, keys: Sequence[str], texts: Sequence[str]) -> int | None:
         """The id under the first of `keys` that is set, else the first of `texts` there is."""
@@ -314,15 +353,24 @@ def _pre(metadata: Mapping[str, Any]) -> str:
     return found or "default"
 
 
-def _is_spm(metadata: Mapping[str, Any]) -> bool:
-    model = _typed(metadata, "model", str, None)
-    if model is None:
+def _model(metadata: Mapping[str, Any]) -> Model:
+    name = _typed(metadata, "model", str, None)
+    if name is None:
         raise GGUFError(f"{PREFIX}model is missing: the file has no tokenizer")
-    if model not in ("gpt2", "llama"):
-        raise UnsupportedModelError(
-            f"tokenizer model {quoted(model)} is not supported (gpt2, llama)"
-        )
-    return model == "llama"
+    if name not in MODELS:
+        known = ", ".join(MODELS)
+        raise UnsupportedModelError(f"tokenizer model {quoted(name)} is not supported ({known})")
+    return MODELS[name]
+
+
+def _charsmap(metadata: Mapping[str, Any]) -> bytes:
+    value = metadata.get(PREFIX + "precompiled_charsmap")
+    if value is None:
+        return b""
+    array = np.asarray(value)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise GGUFError(f"{PREFIX}precompiled_charsmap is not a list of bytes")
+    return array.astype(np.uint8).tobytes()
 
 
 def _typed(metadata: Mapping[str, Any], key: str, kind: type[T], default: D) -> T | D:

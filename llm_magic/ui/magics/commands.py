@@ -7,6 +7,7 @@ a model generates or how a reply is drawn.
 
 import argparse
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,10 @@ from llm_magic.errors import RequestError
 from llm_magic.events import Message, Piece, Progress
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
+from llm_magic.models.table import EMBEDDING
 
 from .. import options
-from ..views import compare, mime, plots, summary, throughput, tokens
+from ..views import compare, mime, plots, similarity, summary, throughput, tokens
 from . import (  # fmt: skip
     command_line,
     connect_command,
@@ -368,6 +370,24 @@ def _reply(nb: Notebook, name: str | None) -> Reply:
     return found
 
 
+def similar(nb: Notebook, rest: str) -> None:
+    """How near the texts of a variable are to each other."""
+    parser = command_parser(nb, "similar")
+    parser.add_argument("texts")
+    parser.add_argument("-m", "--model", default=EMBEDDING)
+    given = parse(nb, parser, rest)
+    found = lookup.value(nb.names, given.texts, "similar")
+    listed = getattr(found, "tolist", None)  # a column of a table, an array
+    texts = listed() if callable(listed) else found
+    if isinstance(texts, Mapping):
+        texts = list(texts.values())
+    screen = screens.screen(nb.shell, nb.look(), given.model)
+    llm = nb.load(given.model, screen)
+    cosines = llm.similar(texts)
+    body, plain = similarity.fragment(texts, cosines), similarity.plain(texts, cosines)
+    screen.say(mime.Fragment(body, plain))
+
+
 COMMANDS = {
     "ask": Command(ask, "[options of %%llm] TEXT", "answer one line"),
     "help": Command(help_, "[COMMAND]", "what there is, or the options of a command"),
@@ -396,6 +416,9 @@ COMMANDS = {
         branch,
         "[PLACE] [TOKEN] [-r REPLY] [sampling options of %%llm]",
         "go on from another token of the last reply",
+    ),
+    "similar": Command(
+        similar, "TEXTS [-m MODEL]", "how near the texts of a variable are to each other"
     ),
     "tools": Command(tool_commands.tools, "[NAME,NAME]", "functions that a model could call"),
     **conversation_commands.COMMANDS,

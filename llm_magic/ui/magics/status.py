@@ -27,6 +27,8 @@ _FIELDS = {
     "running": "running",
     "queued": "queued",
     "servers": "servers",
+    "dim": "vector",
+    "pooling": "pooling",
     "memory_bytes": "memory",
 }
 

@@ -47,6 +47,10 @@ static void dispatch(i32 *job, void *plan, u8 *weights, u16 *kv, u8 *scratch, fl
     step(job, m, weights, kv, scratch, logits, team);
     if (job[JOB_TOP]) outline(job, job[JOB_WANTED], job[JOB_TOP], m, scratch, logits, team);
     break;
+  case UNEMBED:
+    unembed(job, m, weights, kv, scratch, logits, team);
+    if (job[JOB_TOP]) outline(job, job[JOB_WANTED], job[JOB_TOP], m, scratch, logits, team);
+    break;
   case PACK: pack((pack_t *)(job + JOB_PACK), team); break;
   case HELP: help(team); break;
   case DISMISS: dismiss(team); break;

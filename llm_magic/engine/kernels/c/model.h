@@ -39,6 +39,13 @@ typedef struct {
 #define SHARE_TASKS 4  // shares for each thread
 #define SHARED_ROWS 16  // most rows whose caches are shared out: parts holds so many
 
+// Rows of a point that are copied out, added to or replaced; data: the address of float32 values,
+// stride: from row to row, in floats, 0 if one row serves all.
+typedef struct {
+  i32 layer, point, kind, first, rows, column, columns, pad;
+  i64 data, stride;
+} tap_t;
+
 // Rows of one slot in consecutive positions, attended to by one task.
 typedef struct { i32 row, rows, slot, pos; } item_t;
 
@@ -59,6 +66,7 @@ typedef struct {
   int n_items;
   int spans, shares;               // of all items and key heads, and the tasks that they are shared
                                    // out to; 0: a task is an item and a key head
+  const tap_t *taps, *taps_end;    // those that the step has not come to; 0: it has none
   // of the phase that runs
   const layer_t *layer;
   int layer_index;

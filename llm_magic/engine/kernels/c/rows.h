@@ -46,9 +46,10 @@ static void norm_panel(void *arg, int panel) {
     if (s->post.kind) {
       const float *h = s->h + (i64)(panel * MR + r) * wide;
       const normal_t by = normal_of(s->post.kind, h, wide, m->dim, m->eps);
-      const float *post = vector(s, s->post.weight);  // residual_scale is in it
-      for (int d = 0; d < wide; d += 16)
-        st(x + d, ld(x + d) + (ld(h + d) - by.mean) * by.scale * ld(post + d));
+      for (int d = 0; d < wide; d += 16) {  // residual_scale is in the norm's weight
+        const vf added = norm_vector(s, s->post, &by, h, d);  // rounded: taps read what is added
+        st(x + d, ld(x + d) + added);
+      }
     }
     normal[r] = normal_of(s->norm.kind, x, wide, m->dim, m->eps);
   }

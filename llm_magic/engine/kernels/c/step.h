@@ -58,22 +58,19 @@ static void qkv(step_t *s, const layer_t *l) {
   product(s, &s->in, s->qkv, s->qkv_wide, 0);
 }
 
-// One matrix whose result is added to the residual stream, or kept for the norm behind it.
-static void project(step_t *s, const mat_t *m, const acts_t *from, i64 bias, int post) {
+// One matrix whose result is added to the residual stream, or kept: for the norm behind it, or
+// (aside) for taps.
+static void project(step_t *s, const mat_t *m, const acts_t *from, i64 bias, int post, int aside) {
   s->mats[0] = m, s->n_mats = 1, s->bias[0] = bias, s->to_at[0] = 0;
   s->by = post ? 1 : s->layer->residual_scale;
-  product(s, from, post ? s->h : s->x, s->wide, !post);
+  product(s, from, post || aside ? s->h : s->x, s->wide, !post && !aside);
 }
 
-// What follows attention in a layer: the norm of the feed-forward part has its input in `in`.
-static void feed_forward(step_t *s, const layer_t *l) {
-  s->floats = is_float(l->down.kind);
-  glu(s);
-  project(s, &l->down, &s->inner, l->down_bias, l->post_ffn_kind);
-}
+#include "taps.h"
 
-// One layer. post: the norm of the layer before, which its output waits for in h.
-static void run_layer(step_t *s, norm_t post) {
+// One layer. post: the norm of the layer before, which its output waits for in h. tapped is a
+// constant: what taps need is no part of the pass without them. With them, nothing waits in h.
+INLINE void run_layer(step_t *s, norm_t post, const int tapped) {
   const layer_t *l = s->layer;
   const int last = s->layer_index == s->model->n_layers - 1;
   const int floats = is_float(l->q.kind) || is_float(l->k.kind) || is_float(l->v.kind);
@@ -81,19 +78,36 @@ static void run_layer(step_t *s, norm_t post) {
   const norm_t post_attn = {l->post_attn_kind, l->post_attn, -1};
   const norm_t ffn = {l->ffn_norm_kind, l->ffn_norm, l->ffn_norm_bias};
   const int ffn_floats = (l->gate.n && is_float(l->gate.kind)) || is_float(l->up.kind);
+  if (tapped) tap(s, POINT_RESID_PRE, s->x, s->wide);
   normed(s, post, attn, floats);
   qkv(s, l);
   over_panels(s, turn_panel);
-  if (last && !s->wanted) return;  // the cache is complete
+  if (tapped) tap_heads(s);
+  if (!tapped && last && !s->wanted) return;  // the cache is complete
   attention(s);
-  if (last) keep_wanted(s);
+  if (tapped) tap(s, POINT_Z, s->att, s->att_wide);
+  if (!tapped && last) keep_wanted(s);
   // Parallel parts both read what the layer was given: before anything is added to it.
   if (l->parallel) normed(s, (norm_t){}, ffn, ffn_floats);
   s->floats = is_float(l->o.kind);
   over_panels(s, mixed_panel);
-  project(s, &l->o, &s->mixed, l->o_bias, l->post_attn_kind);
-  if (!l->parallel) normed(s, post_attn, ffn, ffn_floats);
-  feed_forward(s, l);
+  project(s, &l->o, &s->mixed, l->o_bias, l->post_attn_kind, tapped);
+  if (tapped) add_tapped(s, post_attn, POINT_ATTN_OUT, POINT_RESID_MID);
+  if (!l->parallel) normed(s, tapped ? (norm_t){} : post_attn, ffn, ffn_floats);
+  s->floats = is_float(l->down.kind);
+  glu(s);
+  project(s, &l->down, &s->inner, l->down_bias, l->post_ffn_kind, tapped);
+  if (tapped)
+    add_tapped(s, (norm_t){l->post_ffn_kind, l->post_ffn, -1}, POINT_MLP_OUT, POINT_RESID_POST);
+}
+
+// Logits of the rows of x.
+static void head(step_t *s, norm_t post) {
+  const model_t *m = s->model;
+  normed(s, post, output_norm(m), is_float(m->output.kind));
+  s->softcap = m->logit_softcap, s->by = m->logit_scale;
+  s->mats[0] = &m->output, s->n_mats = 1, s->bias[0] = m->output_bias, s->to_at[0] = 0;
+  product(s, &s->in, s->logits, UP(m->vocab, 32), 0);
 }
 
 static void forward(step_t *s) {
@@ -103,15 +117,18 @@ static void forward(step_t *s) {
   norm_t post = {};
   for (int i = 0; i < m->n_layers; i++) {
     s->layer = m->layers + i, s->layer_index = i;
-    run_layer(s, post);
+    if (s->taps) {
+      run_layer(s, post, 1);
+      continue;
+    }
+    run_layer(s, post, 0);
     post = (norm_t){s->layer->post_ffn_kind, s->layer->post_ffn, -1};
   }
-  if (!s->wanted) return;
-  normed(s, post, (norm_t){m->output_norm_kind, m->output_norm, m->output_norm_bias},
-         is_float(m->output.kind));
-  s->softcap = m->logit_softcap, s->by = m->logit_scale;
-  s->mats[0] = &m->output, s->n_mats = 1, s->bias[0] = m->output_bias, s->to_at[0] = 0;
-  product(s, &s->in, s->logits, UP(m->vocab, 32), 0);
+  if (s->taps) {
+    tap_end(s);
+    keep_wanted(s);
+  }
+  if (s->wanted) head(s, post);
 }
 
 INLINE acts_t acts_in(const acts_at *a, u8 *scratch) {
@@ -119,29 +136,46 @@ INLINE acts_t acts_in(const acts_at *a, u8 *scratch) {
       scratch + a->q, (scale_t *)(scratch + a->s), (float *)(scratch + a->f), a->blocks};
 }
 
+static void begin(step_t *s, const i32 *job, const model_t *m, const u8 *weights, u16 *kv,
+                  u8 *scratch, float *logits, team_t *team) {
+  const i32 *rows = job + JOB_HEAD;
+  // Not `= {}`, which may become a call to memset: there is no library to link to.
+  for (u64 i = 0; i < sizeof *s / 4; i++) ((i32_u *)s)[i] = 0;
+  s->model = m, s->weights = weights, s->kv = kv, s->logits = logits, s->team = team;
+  s->tokens = rows, s->slots = rows + m->max_rows, s->positions = rows + 2 * m->max_rows;
+  s->want = rows + 3 * m->max_rows, s->n = job[JOB_ROWS], s->wanted = job[JOB_WANTED];
+  s->threads = team->helpers + 1;
+  s->x = (float *)(scratch + m->x), s->h = (float *)(scratch + m->h);
+  s->qkv = (float *)(scratch + m->qkv), s->att = (float *)(scratch + m->att);
+  s->parts = (char *)(scratch + m->parts), s->trig = (float *)(scratch + m->trig);
+  s->items = (item_t *)(scratch + m->items);
+  s->in = acts_in(&m->in, scratch), s->mixed = acts_in(&m->mixed, scratch);
+  s->inner = acts_in(&m->inner, scratch);
+  s->wide = UP(m->dim, 32), s->att_wide = UP(m->heads * m->head, 32);
+  s->k_at = UP(m->heads * m->head_pad, 32);
+  s->v_at = s->k_at + UP(m->kv_heads * m->head_pad, 32);
+  s->qkv_wide = s->v_at + UP(m->kv_heads * m->head_pad, 32);
+  for (int i = 0; i < m->n_ropes; i++) {
+    s->half[i] = UP(m->rotated[i] / 2, 8);
+    s->trig_wide = MAX(s->trig_wide, 2 * s->half[i]);
+  }
+}
+
+// Logits of vectors that stand in x: the rows of a job, all of them wanted.
+static void unembed(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u8 *scratch,
+                    float *logits, team_t *team) {
+  step_t s;
+  begin(&s, job, m, weights, kv, scratch, logits, team);
+  head(&s, (norm_t){});
+}
+
 static void step(const i32 *job, const model_t *m, const u8 *weights, u16 *kv, u8 *scratch,
                  float *logits, team_t *team) {
-  const i32 *rows = job + JOB_HEAD;
   step_t s;
-  // Not `= {}`, which may become a call to memset: there is no library to link to.
-  for (u64 i = 0; i < sizeof s / 4; i++) ((i32_u *)&s)[i] = 0;
-  s.model = m, s.weights = weights, s.kv = kv, s.logits = logits, s.team = team;
-  s.tokens = rows, s.slots = rows + m->max_rows, s.positions = rows + 2 * m->max_rows;
-  s.want = rows + 3 * m->max_rows, s.n = job[JOB_ROWS], s.wanted = job[JOB_WANTED];
-  s.threads = team->helpers + 1;
-  s.x = (float *)(scratch + m->x), s.h = (float *)(scratch + m->h);
-  s.qkv = (float *)(scratch + m->qkv), s.att = (float *)(scratch + m->att);
-  s.parts = (char *)(scratch + m->parts), s.trig = (float *)(scratch + m->trig);
-  s.items = (item_t *)(scratch + m->items);
-  s.in = acts_in(&m->in, scratch), s.mixed = acts_in(&m->mixed, scratch);
-  s.inner = acts_in(&m->inner, scratch);
-  s.wide = UP(m->dim, 32), s.att_wide = UP(m->heads * m->head, 32);
-  s.k_at = UP(m->heads * m->head_pad, 32);
-  s.v_at = s.k_at + UP(m->kv_heads * m->head_pad, 32);
-  s.qkv_wide = s.v_at + UP(m->kv_heads * m->head_pad, 32);
-  for (int i = 0; i < m->n_ropes; i++) {
-    s.half[i] = UP(m->rotated[i] / 2, 8);
-    s.trig_wide = MAX(s.trig_wide, 2 * s.half[i]);
+  begin(&s, job, m, weights, kv, scratch, logits, team);
+  if (job[JOB_TAPS]) {
+    s.taps = (const tap_t *)*(const i64 *)(job + JOB_AT);
+    s.taps_end = s.taps + job[JOB_TAPS];
   }
   if (s.n > 1 || !team->helpers) {
     forward(&s);

@@ -1,0 +1,191 @@
+"""The provider over an encoder: it embeds texts, scores pairs, and generates nothing."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..chat.stream import Stream
+from ..errors import (
+    ContextOverflowError,
+    ModelWarning,
+    NotLoadedError,
+    RequestError,
+    UnsupportedError,
+)
+from ..events import Piece, Progress, Sampling, Token
+from ..provider import Capability, Pooling, RenderedPrompt, Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..engine.encoder.load import LoadedEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderStatus:
+    """What a loaded encoder is. ctx: the longest text in tokens; dim: of a vector."""
+
+    model: str
+    path: str
+    device: str
+    compute: str
+    ctx: int
+    dim: int
+    pooling: str
+    memory_bytes: int
+
+
+class EncoderProvider:
+    """One encoder in this process."""
+
+    purpose = ": it is an embedding model, which turns texts into vectors (embed, similar, rerank)"
+
+    def __init__(self, name: str, path: Path, on_progress: Callable[[Progress], None]) -> None:
+        """Load it, on this thread."""
+        from ..engine.encoder.load import load_encoder
+
+        self.model, self.path = name, path
+        self._loaded: LoadedEncoder | None = load_encoder(
+            path, lambda stage, done, total: on_progress(Progress(stage, done, total))
+        )
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What an encoder can do. One with a rank head scores pairs, others compare vectors."""
+        return frozenset({"tokenize", "embed", "rerank"})
+
+    @property
+    def defaults(self) -> Sampling:
+        return Sampling()
+
+    @property
+    def closed(self) -> bool:
+        return self._loaded is None
+
+    def _model(self) -> "LoadedEncoder":
+        if self._loaded is None:
+            raise NotLoadedError("the model was unloaded; load it again with llm_magic.load()")
+        return self._loaded
+
+    # ------------------------------------------------------------------ vectors and scores
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling | None = None, truncate: bool = False
+    ) -> "list[npt.NDArray[np.float32]]":
+        import numpy as np
+
+        from ..engine.encoder.load import pooled, side_by_side
+
+        how = pooling or self._model().config.pooling
+        if pooling is None and how in ("none", "rank"):
+            how = "cls" if how == "rank" else "mean"
+        model = self._model()
+        cuts = [
+            cut(model.tokenizer.whole(text), model.forward.n_ctx, i, truncate)
+            for i, text in enumerate(texts)
+        ]
+        return side_by_side(lambda ids: pooled(model.forward.encode(np.array(ids)), how), cuts)
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """The score of the rank head; of a model without one the cosine of the vectors."""
+        import numpy as np
+
+        from ..engine.encoder.load import side_by_side
+
+        model = self._model()
+        if model.forward.rank is None:
+            query_vector, *rest = map(unit, self.embed([query, *documents]))
+            return [float(query_vector @ vector) for vector in rest]
+        second = len(model.tokenizer.whole(query))
+        pairs = [model.tokenizer.whole(query, document) for document in documents]
+        most = max(map(len, pairs), default=0)
+        if most > model.forward.n_ctx:
+            raise ContextOverflowError(most, model.forward.n_ctx, _SHORTER)
+        return side_by_side(lambda ids: model.forward.score(np.array(ids), second), pairs)
+
+    # ------------------------------------------------------------------ text and ids
+
+    def tokenize(self, text: str, special: bool = True, start: bool = True) -> list[Piece]:
+        tokenizer = self._model().tokenizer
+        return [tokenizer.piece(i) for i in tokenizer.encode(text, special, start=start)]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        tokenizer = self._model().tokenizer
+        for i in ids:
+            if not 0 <= i < tokenizer.n_vocab:
+                n = tokenizer.n_vocab - 1
+                raise RequestError(f"token id {i} is not in the vocabulary (0 to {n})")
+        return tokenizer.decode(list(ids))
+
+    def status(self) -> EncoderStatus:
+        model = self._model()
+        return EncoderStatus(
+            model=self.model,
+            path=str(self.path),
+            device="CPU",
+            compute="encoder in float32",
+            ctx=model.forward.n_ctx,
+            dim=model.config.dim,
+            pooling=model.config.pooling,
+            memory_bytes=model.forward.memory_bytes,
+        )
+
+    def close(self) -> None:
+        self._loaded = None
+
+    # ------------------------------------------------------------------ what encoders cannot do
+
+    def _refuse(self, capability: str) -> UnsupportedError:
+        return UnsupportedError(
+            capability,
+            f"the provider of {self.model!r} does not support {capability!r}{self.purpose}",
+        )
+
+    def stream(self, request: Request) -> Stream:
+        raise self._refuse("complete")
+
+    def render(self, request: Request) -> RenderedPrompt:
+        raise self._refuse("chat")
+
+    def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
+        raise self._refuse("score")
+
+    def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
+        raise self._refuse("choices")
+
+    def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        raise self._refuse("score")
+
+
+def unit(vector: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float64]":
+    """A vector of length 1 in float64; zeros stay zeros."""
+    import numpy as np
+
+    wide = vector.astype(np.float64)
+    scaled: npt.NDArray[np.float64] = wide / max(float(np.linalg.norm(wide)), 1e-12)
+    return scaled
+
+
+_SHORTER = "shorten the query or the document"
+
+
+def cut(ids: list[int], n_ctx: int, i: int, truncate: bool) -> list[int]:
+    """The ids of text number i, at most n_ctx of them.
+
+    Raises:
+        ContextOverflowError: There are more, and they are not to be cut.
+    """
+    if len(ids) <= n_ctx:
+        return ids
+    if not truncate:
+        way = f"shorten text {i}, or cut it with truncate=True"
+        raise ContextOverflowError(len(ids), n_ctx, way)
+    warnings.warn(
+        f"text {i} has {len(ids)} tokens and was cut to the {n_ctx} that the model reads",
+        ModelWarning,
+        stacklevel=4,
+    )
+    return [*ids[: n_ctx - 1], ids[-1]]  # what ends a text stays
