@@ -1,6 +1,5 @@
 """The provider over an encoder: it embeds texts, scores pairs, and generates nothing."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import TYPE_CHECKING
 from ..chat.stream import Stream
 from ..errors import (
     ContextOverflowError,
-    ModelWarning,
     NotLoadedError,
     RequestError,
     UnsupportedError,
 )
 from ..events import Piece, Progress, Sampling, Token
 from ..provider import Capability, Pooling, RenderedPrompt, Request
+from .vectors import cut
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,22 +169,3 @@ def unit(vector: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float64]":
 
 
 _SHORTER = "shorten the query or the document"
-
-
-def cut(ids: list[int], n_ctx: int, i: int, truncate: bool) -> list[int]:
-    """The ids of text number i, at most n_ctx of them.
-
-    Raises:
-        ContextOverflowError: There are more, and they are not to be cut.
-    """
-    if len(ids) <= n_ctx:
-        return ids
-    if not truncate:
-        way = f"shorten text {i}, or cut it with truncate=True"
-        raise ContextOverflowError(len(ids), n_ctx, way)
-    warnings.warn(
-        f"text {i} has {len(ids)} tokens and was cut to the {n_ctx} that the model reads",
-        ModelWarning,
-        stacklevel=4,
-    )
-    return [*ids[: n_ctx - 1], ids[-1]]  # what ends a text stays

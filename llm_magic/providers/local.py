@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..chat.constraints.kinds import parse as read_value
 from ..chat.fold import Fold
 from ..chat.stream import Continued, Source, TokenStream
-from ..errors import ContextOverflowError, LLMError, RequestError, UnsupportedError
+from ..errors import ContextOverflowError, LLMError, RequestError
 from ..events import (
     Choices,
     Delta,
@@ -26,7 +26,7 @@ from ..events import (
     Token,
 )
 from ..provider import CAPABILITIES, ChoiceScores, Pooling, RenderedPrompt, Request
-from . import choice_batch, scoring
+from . import choice_batch, scoring, vectors
 from .choices import MAX_CHOICES, ChoiceSource, Scorer, nested
 from .choices import check as check_choices
 from .guidance import Guidance
@@ -362,7 +362,8 @@ class Local:
     def embed(
         self, texts: Sequence[str], pooling: Pooling | None = None, truncate: bool = False
     ) -> "list[npt.NDArray[np.float32]]":
-        raise UnsupportedError("embed", "vectors of texts need an embedding model")
+        """The last layer's vectors behind the final norm, pooled."""
+        return vectors.embed(self._engine, texts, pooling, truncate)
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
         """The probability of "yes" against "no" where the model is asked about each document."""
