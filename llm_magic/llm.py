@@ -19,8 +19,8 @@ from .chat.stream import Stream, drained, interruptible
 from .decisions.methods import Decisions
 from .embedding import Embeddings
 from .errors import Interrupted, RequestError
-from .events import CallDelta, Delta, Message, Piece, Sampling, Token
-from .provider import Prompt, Provider, RenderedPrompt, Request, require
+from .events import CallDelta, Delta, Message, Piece, Sampling
+from .provider import Prompt, Provider, RenderedPrompt, Request, begins_with, require
 from .sampling import FIELDS
 from .tables.mixin import TableMethods
 from .utf8 import whole
@@ -174,7 +174,7 @@ class LLM(Embeddings, Decisions, TableMethods):
         constraint is asked for.
         """
         if isinstance(words := options.get("given"), str):
-            options = {**options, "given": self._words(words)}
+            options = {**options, "given": begins_with(words)}
         if default is not None:
             return build_request(prompt, default, options)
         request = build_request(prompt, self.provider.defaults.over(CHAT), options)
@@ -183,12 +183,6 @@ class LLM(Embeddings, Decisions, TableMethods):
         penalties = (field.name for field in FIELDS.values() if field.group == "penalty")
         unset = {name: None for name in penalties if options.get(name) is None}
         return replace(request, sampling=replace(request.sampling, **unset))
-
-    def _words(self, text: str) -> tuple[Token, ...]:
-        """A text that an answer begins with, as tokens."""
-        require(self.provider, "tokenize")
-        pieces = self.provider.tokenize(whole(text), special=False, start=False)
-        return tuple(Token(p.id, p.bytes, None, None, forced=True) for p in pieces)
 
     def _open(self, request: Request) -> Stream:
         require(self.provider, *request.needs)

@@ -74,7 +74,8 @@ class Request:
         prompt: A text to continue, token ids, messages that the chat template renders, or a prompt
             that was rendered before.
         given: Tokens that the answer begins with. They are part of the reply, marked as forced;
-            generation goes on behind the last one.
+            generation goes on behind the last one. A token without an id is a text: the provider
+            cuts it into tokens (see `begins_with`).
         sampling: How to draw tokens.
         tools: Tools that the model may call.
         tool_choice: "auto", "none", "required" or the name of a tool.
@@ -137,6 +138,16 @@ class Request:
             ("constraint", self.constraint is not None),
         )
         return tuple(name for name, needed in wanted if needed)
+
+
+def begins_with(text: str) -> tuple[Token, ...]:
+    """A text that an answer begins with, as the one token of `Request.given`.
+
+    >>> [(token.id, token.bytes) for token in begins_with("Sure, ")]
+    [(None, b'Sure, ')]
+    """
+    words = text.encode("utf-8", "replace")
+    return (Token(None, words, None, None, forced=True),) if words else ()
 
 
 @runtime_checkable

@@ -126,6 +126,20 @@ class Reply:
         return Message("assistant", self.text or None, self.reasoning, self.calls)
 
     @property
+    def continuation(self) -> str:
+        """The answer's text behind the tokens that it was given (`given`, --prefill, a branch).
+
+        >>> from llm_magic.events import Token
+        >>> given = Token(1, b"Rome", None, None, forced=True)
+        >>> drawn = Token(2, b" is old.", -0.5, 1)
+        >>> Reply("Rome is old.", tokens=(given, drawn), kinds=("answer",) * 2).continuation
+        ' is old.'
+        """
+        pairs = zip(self.tokens, self.kinds, strict=False)
+        given = b"".join(t.bytes for t, kind in pairs if t.forced and kind == "answer")
+        return self.text.removeprefix(given.decode("utf-8", "replace"))
+
+    @property
     def mean_logprob(self) -> float | None:
         """Mean log-probability of the tokens that have one, in nats; None without any.
 

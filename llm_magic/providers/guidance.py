@@ -2,10 +2,12 @@
 
 import functools
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from ..chat.parsing.router import Router
-from ..events import Constraint
+from ..errors import EngineError
+from ..events import Constraint, Token
 from ..provider import RenderedPrompt, Request
 from .rendering import Renderer
 
@@ -34,21 +36,46 @@ class Guidance:
             return self._constrainer
 
     def guide(
-        self, request: Request, prompt: RenderedPrompt
-    ) -> "tuple[Guide | None, Syntax | None, bool]":
+        self, request: Request, prompt: RenderedPrompt, given: Sequence[Token] = ()
+    ) -> "tuple[Guide | None, Syntax | None, bool, str]":
         """What holds a request to its constraint.
 
+        Args:
+            request: The request.
+            prompt: Its prompt.
+            given: The tokens that the answer begins with, all with ids.
+
         Returns:
-            The guide (None: the answer is unconstrained), the syntax of its tool calls, and
-            whether the guide decides where the answer ends.
+            The guide (None: the answer is unconstrained), the syntax of its tool calls, whether
+            the guide decides where the answer ends, and the text of the given tokens if they do
+            not fit the constraint, which then holds for what follows them.
         """
+        text = b"".join(token.bytes for token in given).decode("utf-8", "replace")
+        tags = self._renderer.template.reasoning if prompt.reasoning else None
+        begun = text.lstrip()
+        thinks = not given or prompt.in_reasoning
+        thinks = thinks or (tags is not None and _agree(begun, tags.open))
+        guide, syntax, bound = self._new_guide(request, prompt, thinks)
+        if guide is None:
+            return guide, syntax, bound, ""
+        try:
+            for token in given:
+                guide.accept(cast(int, token.id))
+        except EngineError:
+            return *self._new_guide(request, prompt, False), text
+        return guide, syntax, bound, ""
+
+    def _new_guide(
+        self, request: Request, prompt: RenderedPrompt, thinks: bool
+    ) -> "tuple[Guide | None, Syntax | None, bool]":
+        """A guide at the start of an answer. thinks: the answer may begin with reasoning."""
         from ..chat.constraints.tool_calls import can_join
 
         choice, constraint = request.tool_choice, request.constraint
         tools = request.tools if choice != "none" and prompt.is_chat else ()
         syntax = self._renderer.template_of(request).syntax if tools else None
         must = bool(tools) and choice != "auto"
-        tags = self._renderer.template.reasoning if prompt.is_chat else None
+        tags = self._renderer.template.reasoning if prompt.is_chat and thinks else None
         if constraint is None and not must:
             if not request.tools or choice != "none" or not prompt.is_chat:
                 return None, syntax, False
@@ -93,6 +120,11 @@ class Guidance:
                 tokenizer = self._engine.loaded().tokenizer
                 self._controls = {i: tokenizer.token_text(i) for i in tokenizer.control_ids}
             return self._controls
+
+
+def _agree(text: str, tag: str) -> bool:
+    """Whether the text begins with the tag, or is the beginning of it."""
+    return text.startswith(tag) or tag.startswith(text)
 
 
 def _constrainer(engine: "Engine") -> "Constrainer":

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..chat.constraints.kinds import parse as read_value
 from ..chat.fold import Fold
@@ -19,6 +19,7 @@ from ..chat.stream import Continued, Source, TokenStream
 from ..errors import ContextOverflowError, LLMError, RequestError
 from ..events import (
     Choices,
+    Constraint,
     Delta,
     Piece,
     Progress,
@@ -232,13 +233,11 @@ class Local:
 
     def stream(self, request: Request) -> TokenStream:
         model = self._engine.loaded()
-        prompt = self.render(request)
-        given = self._renderer.given_ids(request)
-        self._renderer.check_room(request, len(prompt.ids) + len(given), model.forward.n_ctx)
-        guide, syntax, bound = self._guidance.guide(request, prompt)
-        if guide is not None:
-            for i in given:
-                guide.accept(i)
+        prompt, given = self._renderer.begin(request)
+        request = replace(request, given=given)
+        ids = (*prompt.ids, *(cast(int, token.id) for token in given))
+        self._renderer.check_room(request, len(ids), model.forward.n_ctx)
+        guide, syntax, bound, lead = self._guidance.guide(request, prompt, given)
         sampling = with_seed(self._sampling_ids.with_ids(request.sampling))
         if bound:
             # It ends where the constraint says, not before and not after.
@@ -255,13 +254,13 @@ class Local:
         source: Source | None = None
         if (options := self._scored(request, syntax, prompt)) is not None:
             source = self._choose(request, prompt.ids, options, sampling, fold)
-        elif not given or given[-1] not in model.tokenizer.end_ids:
-            source = self._submit(request, (*prompt.ids, *given), sampling, guide)
+        elif not given or given[-1].id not in model.tokenizer.end_ids:
+            source = self._submit(request, ids, sampling, guide)
         if given or source is None:
-            source = Continued(request.given, source, len(prompt.ids))
+            source = Continued(given, source, len(prompt.ids))
         parse = None
         if request.constraint is not None:
-            parse = functools.partial(read_value, request.constraint)
+            parse = functools.partial(_read_behind, lead, request.constraint)
         with self._lock:
             load, self._load_seconds = self._load_seconds or 0.0, None
         return TokenStream(source, router, fold, first, request.suffix, parse, load)
@@ -380,6 +379,11 @@ class Local:
         """Log-probabilities of the next token at each position, float32 [len(ids), vocab]."""
         self._renderer.check_ids(ids)
         return scoring.logprobs(self._engine, ids)
+
+
+def _read_behind(lead: str, constraint: Constraint, text: str) -> object:
+    """The value of an answer. lead: what the constraint does not hold for."""
+    return read_value(constraint, text.removeprefix(lead))
 
 
 def _bytes(megabytes: int | None) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..chat.exchanges import exchanges, shortened
 from ..errors import ContextOverflowError, RequestError
-from ..events import Message
+from ..events import Message, Token
 from ..provider import RenderedPrompt, Request
 
 if TYPE_CHECKING:
@@ -125,13 +125,48 @@ class Renderer:
             if not 0 <= i < n:
                 raise RequestError(f"token id {i} is not in the vocabulary (0 to {n - 1})")
 
-    def given_ids(self, request: Request) -> tuple[int, ...]:
-        """The ids of the tokens that the answer begins with."""
-        ids = tuple(token.id for token in request.given if token.id is not None)
-        if len(ids) < len(request.given):
-            raise RequestError("the given tokens have no ids (they come from a remote model)")
-        self.check_ids(ids)
-        return ids
+    def begin(self, request: Request) -> tuple[RenderedPrompt, tuple[Token, ...]]:
+        """The prompt of a request, and the tokens that the answer begins with, all with ids.
+
+        The words of a chat's answer are cut off from the prompt that continues an assistant's
+        message with them: a template may open that message in another way than an empty one.
+        """
+        if all(token.id is not None for token in request.given):
+            self.check_ids([token.id for token in request.given if token.id is not None])
+            return self.render(request), request.given
+        text = b"".join(token.bytes for token in request.given).decode("utf-8", "replace")
+        free, messages = replace(request, given=()), request.messages
+        if messages and messages[-1].role != "assistant" and not _is_rendered(request):
+            begun = (*messages, Message("assistant", text))
+            whole = self.render(replace(free, prompt=begun))
+            for words in (text, text.strip()):
+                if (found := self._cut(whole, words.encode())) is not None:
+                    return found
+        ids = self._engine.loaded().tokenizer.encode(text, special=False, start=False)
+        return self.render(free), self._given(ids)
+
+    def _cut(
+        self, whole: RenderedPrompt, words: bytes
+    ) -> tuple[RenderedPrompt, tuple[Token, ...]] | None:
+        """The prompt without the words at its end, and these; None where it does not end so."""
+        token_bytes = self._engine.loaded().tokenizer.token_bytes
+        taken, at = b"", len(whole.ids)
+        while at and not taken.endswith(words) and len(taken) <= len(words):
+            at -= 1
+            taken = token_bytes(whole.ids[at]) + taken
+        if not words or not taken.endswith(words):
+            return None
+        prompt = replace(
+            whole,
+            text=whole.text.removesuffix(taken.decode("utf-8", "replace")),
+            ids=whole.ids[:at],
+            messages=whole.messages[:-1],
+        )
+        return prompt, self._given(whole.ids[at:])
+
+    def _given(self, ids: Sequence[int]) -> tuple[Token, ...]:
+        token_bytes = self._engine.loaded().tokenizer.token_bytes
+        return tuple(Token(i, token_bytes(i), None, None, forced=True) for i in ids)
 
     def check_room(self, request: Request, n: int, n_ctx: int) -> None:
         if n < n_ctx:
@@ -145,6 +180,10 @@ class Renderer:
         else:
             ways.append("start a new conversation")
         raise ContextOverflowError(n, n_ctx, f"{', '.join(ways[:-1])}, or {ways[-1]}")
+
+
+def _is_rendered(request: Request) -> bool:
+    return isinstance(request.prompt, RenderedPrompt)
 
 
 def _template(engine: "Engine") -> "Template":

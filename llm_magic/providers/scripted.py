@@ -12,7 +12,7 @@ import functools
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -106,9 +106,9 @@ class Scripted:
         prompt = self.render(request)
         words = len(_WORDS.findall(prompt.text))
         source: Source = _Play(self, request, _tokens(answer, request.logprobs or 0), words)
-        if request.given:
-            ended = request.given[-1].id in self.end_ids
-            source = Continued(request.given, None if ended else source, words)
+        given = tuple(_as_tokens(request.given))
+        if given:
+            source = Continued(given, None if given[-1].id in self.end_ids else source, words)
         router = Router(
             stop=request.sampling.stop or (),
             reasoning=self._reasoning if prompt.reasoning else None,
@@ -116,7 +116,7 @@ class Scripted:
             syntax=self._syntax if prompt.calls else None,
             tools=request.tools,
             calls_without_tools=prompt.calls,
-            min_tokens=len(request.given) + (request.sampling.min_tokens or 0),
+            min_tokens=len(given) + (request.sampling.min_tokens or 0),
         )
         fold = Fold(
             self.model, prompt.text, prompt.ids, request.sampling, prompt.messages, prompt.tools
@@ -236,6 +236,16 @@ def _prompt_text(request: Request) -> str:
         return "".join(f"{m.role}: {m.text}\n" for m in turns) + "assistant: "
     ids = prompt.ids if isinstance(prompt, RenderedPrompt) else prompt
     return " ".join(map(str, ids))
+
+
+def _as_tokens(given: Iterable[Token]) -> Iterator[Token]:
+    """Given tokens; a text among them is cut into word-like ones."""
+    for token in given:
+        if token.id is not None:
+            yield token
+            continue
+        for word in _WORDS.findall(token.bytes.decode("utf-8", "replace")):
+            yield Token(_id(word), word.encode(), None, None, forced=True)
 
 
 def _id(text: str) -> int:

@@ -20,7 +20,7 @@ from support.toy import toy_gguf
 import llm_magic
 from llm_magic.chat.schema import as_schema, draft_of
 from llm_magic.errors import RequestError, SchemaError
-from llm_magic.events import Schema
+from llm_magic.events import Message, Schema
 
 RUNS = int(os.environ.get("LLM_MAGIC_RUNS", "24"))
 
@@ -294,3 +294,28 @@ def test_masks_of_a_large_vocabulary(gemma3_path):
         assert best <= 3e-3
     finally:
         llm.unload()
+
+
+# ----------------------------------------------------------------------------- given words
+
+
+def test_given_words_are_read_as_the_template_writes_an_answer(smollm2):  # TG-20
+    """The model gets the same ids as for an assistant's message that is to be continued."""
+    question, words = Message("user", "What is the capital of France?"), "The capital of France"
+    given = smollm2.chat((question,), given=words, temperature=0, max_tokens=4)
+    message = smollm2.chat((question, Message("assistant", words)), temperature=0, max_tokens=4)
+    ids = (*given.prompt_ids, *(t.id for t in given.tokens if t.forced))
+    assert ids == message.prompt_ids
+    assert given.text == words + message.text
+    assert (given.continuation, given.messages) == (message.text, (question,))
+
+
+def test_a_constraint_holds_for_given_words_that_fit_it_and_else_behind_them(smollm2):
+    whole = smollm2.chat("A book?", given='{"title": "Dra', schema=TYPICAL, temperature=0)
+    assert whole.parsed is None or whole.parsed["title"].startswith("Dra")
+    assert whole.text.startswith('{"title": "Dra')
+    behind = smollm2.chat(
+        "Is it warm?", given="In one word: ", choices=["yes", "no"], temperature=0
+    )
+    assert behind.text == f"In one word: {behind.parsed}"
+    assert behind.parsed in ("yes", "no")

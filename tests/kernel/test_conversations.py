@@ -324,9 +324,10 @@ def test_a_second_turn_finds_the_first_in_the_cache(model: Kernel) -> None:
 @pytest.mark.model
 def test_a_prefill_is_continued(model: Kernel) -> None:
     run = model.run("%%llm --prefill 'The capital is' -t 0 -n 16 -o r\nCapital of France?").check()
-    assert run.final["text/plain"] == f"The capital is{reply(run).text}"
-    assert "Paris" in reply(run).text
-    assert (reply(run).prompt or "").endswith("The capital is")
+    assert run.final["text/plain"] == reply(run).text
+    assert reply(run).text == f"The capital is{reply(run).continuation}"
+    assert "Paris" in reply(run).continuation
+    assert (reply(run).prompt or "").endswith("assistant\n")
 
 
 @pytest.mark.model

@@ -48,8 +48,8 @@ class ChatHost:
     def fork(self, reply: Reply, given: tuple[Token, ...]) -> Any:
         return lambda progress: branching.stream(self.llm, reply, given)
 
-    def extend(self, messages: tuple[Message, ...]) -> Any:
-        return lambda progress: self.llm.stream(messages, **self.values)
+    def extend(self, messages: tuple[Message, ...], text: str) -> Any:
+        return lambda progress: self.llm.stream(messages, given=text, **self.values)
 
     def kept_by_page(self) -> None:
         pass

@@ -407,7 +407,7 @@ def test_a_cut_answer_of_a_saved_notebook_is_continued_after_its_text() -> None:
     asked: list[Any] = []
 
     def answer(request: Any) -> str:
-        asked.append(request.prompt)
+        asked.append(request)
         return " jumps over the dog."
 
     controller, host = chat(answer)
@@ -421,7 +421,8 @@ def test_a_cut_answer_of_a_saved_notebook_is_continued_after_its_text() -> None:
     assert turn.picture()["more"]
     controller.submit({"t": "continue", "id": turn.id})
     assert controller.wait(20)
-    assert [m.text for m in asked[0]] == ["Go", "The fox"]
+    assert [m.text for m in asked[0].messages] == ["Go"]
+    assert [token.bytes for token in asked[0].given] == [b"The fox"]
     assert [m.text for m in controller.messages] == ["Go", "The fox jumps over the dog."]
     page = Page(host.posted)
     assert page.turns[-1]["text"] == "The fox jumps over the dog."

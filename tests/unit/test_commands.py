@@ -68,7 +68,7 @@ def test_show_adds_sections(shell: InteractiveShell, script: Scoring) -> None:
     text = shown(data["text/html"])
     for piece in ("Prompt", "user: Hi", "Token probabilities", "Statistics", "perplexity", "0.7"):
         assert piece in text
-    with pytest.raises(UsageError, match="there are prompt, tokens and stats"):
+    with pytest.raises(UsageError, match="choose from prompt, tokens, stats"):
         cell(shell, "--show promt", "Hi")
 
 

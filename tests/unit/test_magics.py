@@ -30,6 +30,7 @@ from llm_magic.llm import LLM
 from llm_magic.providers.local import Status
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.magics import command_line, extension
+from llm_magic.ui.magics.cell_options import PARSER
 from llm_magic.ui.reply_methods import VENDOR
 
 
@@ -274,8 +275,8 @@ def test_a_prompt_that_is_too_long_says_what_to_type(
 
 def test_ask_takes_options_before_the_text(shell: InteractiveShell, script: Scripted) -> None:
     def ask(line: str) -> tuple[str, str]:
-        given, text = command_line.split(settings(shell).parser(), line)
-        return given.strip(), text
+        options, text = command_line.split(PARSER, line)
+        return options.strip(), text
 
     assert ask("-n 5 --quiet Hello -n there") == ("-n 5 --quiet", "Hello -n there")
     assert ask('-s "a b" -t 0.5   Hello') == ('-s "a b" -t 0.5', "Hello")

@@ -18,11 +18,12 @@ from support.shells import cell, command, displays
 import llm_magic
 from llm_magic.chat.conversation import Conversation
 from llm_magic.chat.parsing.syntax import SYNTAXES
+from llm_magic.chat.reply import Reply
 from llm_magic.errors import EngineError, RequestError, SchemaError, ToolError
 from llm_magic.events import Choices, Grammar, Message, Regex, Schema
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.provider import Request
+from llm_magic.provider import Request, begins_with
 from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.magics import extension
 from llm_magic.ui.magics.approval import CellApproval
@@ -408,13 +409,13 @@ def test_a_name_is_what_the_model_sees(
         ("--tools described", RequestError, "only described"),
         ("--approve", UsageError, "needs --tools"),
         ("--max-steps 3", UsageError, "needs --tools"),
-        ("--tools double --max-steps 0", UsageError, "at least one"),
+        ("--tools double --max-steps 0", UsageError, "must be 1 or more"),
         ("--new", UsageError, "--chat NAME"),
-        ("--complete --tools double", UsageError, "no place for --tools"),
-        ("--complete --chat a", UsageError, "no place for --chat"),
-        ("--complete --prefill x", UsageError, "no place for --prefill"),
-        ("--complete --no-think", UsageError, "no place for --think"),
-        ("--score --choices a|b", UsageError, "no place for --choices"),
+        ("--complete --tools double", UsageError, "--tools.* cannot be used with"),
+        ("--complete --chat a", UsageError, "--chat.* cannot be used with"),
+        ("--complete --prefill x", UsageError, "--prefill.* cannot be used with"),
+        ("--complete --no-think", UsageError, "--think.* cannot be used with"),
+        ("--score --choices a|b", UsageError, "--choices.* cannot be used with"),
     ],
 )
 def test_wrong_options_say_what_is_wrong(
@@ -700,18 +701,21 @@ def test_a_cut_answer_has_no_value_and_says_so(
 
 
 # TG-24
-def test_a_prefilled_answer_is_shown_whole_but_holds_the_new_text_only(
+def test_an_answer_with_a_prefill_is_whole_and_knows_its_continuation(
     shell: InteractiveShell, script: Scripted, answers: Answers
 ) -> None:
     shell.user_ns["town"] = "Rome"
     answers.say(" is old.")
     output = ask(shell, "--prefill '{{ town }}' --logprobs 2 -o reply", "Where?")
-    assert script.requests[-1].prompt == (Message("user", "Where?"), Message("assistant", "Rome"))
-    assert shell.user_ns["reply"].text == " is old."
+    assert script.requests[-1].prompt == (Message("user", "Where?"),)
+    assert script.requests[-1].given == begins_with("Rome")
+    reply = shell.user_ns["reply"]
+    assert (reply.text, reply.continuation) == ("Rome is old.", " is old.")
+    assert [token.forced for token in reply.tokens] == [True, False, False, False]
     assert output["text/plain"] == "Rome is old."
     assert "Rome is old." in shown(output["text/html"])
     assert output["text/markdown"] == "Rome is old."
-    assert output[VENDOR]["text"] == " is old."
+    assert Reply.from_dict(output[VENDOR]).continuation == " is old."
 
 
 # B040
@@ -721,14 +725,14 @@ def test_a_prefilled_turn_is_remembered_whole(
     answers.say(" is old.", "B")
     output = ask(shell, "--chat a --prefill Rome", "Where?", "c1")
     assert output["text/plain"] == "Rome is old."
-    assert said(script) == [("user", "Where?"), ("assistant", "Rome")]
-    assert shell.user_ns["_llm"].text == " is old."
+    assert said(script) == [("user", "Where?")]
     ask(shell, "--chat a", "Why?", "c2")
     assert said(script)[1:] == [("assistant", "Rome is old."), ("user", "Why?")]
     command(shell, "history a -o talk")
     answers.say("C")
     shell.user_ns["talk"].ask("Third?")  # and nothing of it is left for later turns
     assert said(script)[-1] == ("user", "Third?")
+    assert script.requests[-1].given == ()
 
 
 def test_a_prefill_belongs_to_the_first_round(
@@ -736,7 +740,7 @@ def test_a_prefill_belongs_to_the_first_round(
 ) -> None:
     answers.say(" me." + calling("double", n=2), "4")
     ask(tools, "--tools double --prefill 'Let'", "Twice 2?")
-    assert [m.role for m in script.requests[0].prompt] == ["user", "assistant"]
+    assert [request.given for request in script.requests] == [begins_with("Let"), ()]
     assert [(m.role, m.text) for m in script.requests[1].prompt] == [
         ("user", "Twice 2?"), ("assistant", "Let me."), ("tool", "4"),
     ]  # fmt: skip

@@ -44,7 +44,7 @@ def test_the_providers_have_every_member_of_the_protocol() -> None:
         (lambda llm: llm.detokenize([1]), "tokenize"),
         (lambda llm: llm.score("x"), "score"),
         (lambda llm: llm.logprobs([1]), "score"),
-        (lambda llm: llm.chat("x", given="words"), "tokenize"),
+        (lambda llm: llm.chat("x", given="words"), "given"),
     ],
 )
 def test_a_missing_capability_is_named_before_anything_is_asked(call, capability) -> None:

@@ -6,7 +6,7 @@ matplotlib is imported on use, never pyplot.
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
@@ -15,6 +15,7 @@ from llm_magic.events import Progress
 
 from ..views import html, mime, plots
 from . import command_line, screens
+from .session import Notebook
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,15 +29,6 @@ KINDS = {
     "MB": "megabytes",
     "labels/s": "labels a second",
 }
-
-
-class Where(Protocol):
-    """What the command needs of the magics."""
-
-    shell: Any
-    magic_name: str
-
-    def look(self) -> mime.Look: ...
 
 
 class BenchView(mime.Fragment):
@@ -60,16 +52,16 @@ class BenchView(mime.Fragment):
         return plot(self.report, ax, dark, tasks=tasks)
 
 
-def command(nb: Where, rest: str) -> BenchView:
+def command(nb: Notebook, rest: str) -> BenchView:
     """`%llm bench`: measure, with a line that says what is being measured, and show the report."""
     from llm_magic.bench.command import add_options, measure
 
     parser = MagicArgumentParser(f"{nb.magic_name} bench")
     add_options(parser)
-    given = command_line.parse(parser, rest, f"%{parser.prog}")
-    screen = screens.screen(nb.shell, nb.look(), given.model or "benchmark")
+    args = command_line.parse(parser, rest, f"%{parser.prog}")
+    screen = screens.screen(nb.shell, nb.look(), args.model or "benchmark")
     try:
-        report = measure(given, _teller(screen))
+        report = measure(args, _teller(screen))
     except BaseException:
         screen.close("nothing was measured")
         raise

@@ -1,11 +1,8 @@
-"""Conversations by name, as the cells of a notebook hold them.
+"""Conversations of a notebook's cells, by name.
 
-Comes in: names, and which cell runs. Goes out: Conversations, and for each question the name of the
-cell that asks it. It must not know options or displays.
-
-A cell that runs again replaces what it said before. The front end tells who a cell is (JupyterLab
-and VS Code do); where nobody tells (nbconvert, a terminal), every question is a new one, so the
-order of execution is the order of the conversation.
+A cell that runs again replaces its earlier turn. JupyterLab and VS Code send the id of the cell
+that runs; where no id comes (nbconvert, a terminal), every question is a new one, so the order of
+execution is the order of the conversation.
 """
 
 from collections import Counter
@@ -15,24 +12,27 @@ from llm_magic.chat.conversation import Conversation, Conversations
 from llm_magic.errors import RequestError
 
 
-class Talks:
+class CellConversations:
     """The conversations of one notebook. Used on the thread of the cells alone."""
 
     def __init__(self) -> None:
         self.named = Conversations()
-        self.models: dict[str, str] = {}  # who answers in each, by the name that was asked for
-        self.latest: str | None = None  # the one that was used last
-        self.run = 1  # counts the runs of cells; an approval for a whole run ends with it
-        self._cells: list[str | None] = []  # that run now, the innermost last
-        self._asked: Counter[str] = Counter()
+        self.models: dict[str, str] = {}  # conversation -> model, as the user named it
+        self.latest: str | None = None  # the conversation that was used last
+        self.run = 1  # number of the cell run; an approval for a whole run ends with it
+        self._cells: list[str | None] = []  # ids of the running cells, the innermost last
+        self._questions: Counter[str] = Counter()  # of the running cell, by conversation
 
     def enter(self, cell: str | None) -> None:
-        """A cell begins to run; None: nobody knows which. What a cell runs in its turn (`%run`,
-        `run_cell`) belongs to it."""
+        """A cell begins to run. What it runs itself (`%run`, `run_cell`) belongs to it.
+
+        Args:
+            cell: Its id; None where the front end sends none.
+        """
         if cell is not None or not self._cells:
             self.run += 1
             self._cells = [cell]
-            self._asked.clear()
+            self._questions.clear()
         else:
             self._cells.append(self._cells[-1])
 
@@ -49,21 +49,21 @@ class Talks:
         self.latest = name
         return found
 
-    def asker(self, name: str) -> str | None:
-        """Who asks now in the conversation `name`: the cell, and which of its questions it is.
+    def asking_cell(self, name: str) -> str | None:
+        """The id of the question that the running cell asks next in the conversation `name`.
 
-        A cell may ask more than once (`%llm ask` in a loop): only the same place in the same cell
-        is the same question.
+        A cell may ask more than once (`%llm ask` in a loop), so the id counts its questions. None
+        where the cell has no id.
         """
         cell = self._cells[-1] if self._cells else None
         if cell is None:
             return None
-        self._asked[name] += 1
-        n = self._asked[name]
+        self._questions[name] += 1
+        n = self._questions[name]
         return cell if n == 1 else f"{cell} {n}"
 
     def find(self, name: str | None) -> tuple[str, Conversation]:
-        """The conversation of that name, or the one used last. RequestError when there is none."""
+        """The conversation of that name, or the latest one. RequestError when there is none."""
         key = name or self.latest
         if key is None:
             raise RequestError("there is no conversation yet; --chat NAME on a cell begins one")

@@ -1,11 +1,7 @@
-"""The commands of `%llm`.
-
-Comes in: the rest of the line, and the notebook's side of the extension as a `Notebook`. Goes out:
-displays, and Replies bound in the notebook. Each command parses and delegates; it must not know how
-a model generates or how a reply is drawn.
-"""
+"""The commands of `%llm`: `COMMANDS` and the functions that its rows name."""
 
 import argparse
+import difflib
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +21,8 @@ from llm_magic.models.table import EMBEDDING
 from .. import options
 from ..views import compare, mime, plots, similarity, summary, throughput, tokens
 from . import (  # fmt: skip
+    cell_options,
+    cell_run,
     command_line,
     connect_command,
     conversation_commands,
@@ -33,21 +31,21 @@ from . import (  # fmt: skip
     status,
     tool_commands,
 )
-from .session import Command, command_parser, parse
-from .session import Notebook as Notebook
+from .brief_errors import brief_errors
+from .session import Command, Notebook, command_parser, parse
 
 
 def ask(nb: Notebook, rest: str) -> None:
     """Answer one line."""
-    given, text = command_line.split(nb.parser(), rest)
+    options_line, text = command_line.split(cell_options.PARSER, rest)
     if not text.strip():
         raise UsageError(f"ask: there is no text to answer: %{nb.magic_name} ask TEXT")
-    nb.run(nb.parse(given), command_line.unquoted(text))
+    cell_run.run(nb, cell_options.parse(nb, options_line), command_line.unquoted(text))
 
 
 def help_(nb: Notebook, rest: str) -> None:
     """What there is, or the options of one command."""
-    nb.line(f"{rest.split()[0]} --help" if rest.strip() else "")
+    run_command(nb, f"{rest.split()[0]} --help" if rest.strip() else "")
 
 
 def fetch(nb: Notebook, rest: str) -> None:
@@ -68,12 +66,12 @@ def load(nb: Notebook, rest: str) -> None:
     for option in ("--ctx", "--slots", "--threads", "--cache-mb"):
         parser.add_argument(option, type=int)
     parser.add_argument("--device")
-    given = parse(nb, parser, rest)
-    name = nb.name_of(given.name)
+    args = parse(nb, parser, rest)
+    name = nb.name_of(args.name)
     screen = screens.screen(nb.shell, nb.look(), name)
     start = time.monotonic()
-    llm = nb.load(name, screen, ctx=given.ctx, slots=given.slots, threads=given.threads,
-                  device=given.device, cache_mb=given.cache_mb)  # fmt: skip
+    llm = nb.load(name, screen, ctx=args.ctx, slots=args.slots, threads=args.threads,
+                  device=args.device, cache_mb=args.cache_mb)  # fmt: skip
     nb.model = name
     screen.say(status.loaded(llm, time.monotonic() - start, steady=nb.docs_mode))
 
@@ -111,12 +109,12 @@ def chat(nb: Notebook, rest: str) -> Any:
     """A chat beside the cells, on the same engine."""
     from ..widgets.chat.widget import Chat
 
-    given = nb.parse(rest)
+    args = cell_options.parse(nb, rest)
     names = nb.names
-    bound = nb.sampling(given) | lookup.constraint(names, given)
-    tools = lookup.tools(names, given.tools or "")
-    llm, system = nb.name_of(given.model), nb.system_of(given)
-    return Chat(llm, system=system, tools=tools, name=given.chat, **bound)
+    bound = cell_options.request_options(nb, args) | lookup.constraint(names, args)
+    tools = lookup.tools(names, args.tools or "")
+    llm, system = nb.name_of(args.model), cell_options.system_of(nb, args)
+    return Chat(llm, system=system, tools=tools, name=args.chat, **bound)
 
 
 def bench(nb: Notebook, rest: str) -> Any:
@@ -137,9 +135,9 @@ def stats(nb: Notebook, rest: str) -> Any:
     parser = command_parser(nb, "stats")
     parser.add_argument("--plot", action="store_true")
     parser.add_argument("--dark", action="store_true", default=None)
-    given = parse(nb, parser, rest)
-    if given.plot:
-        return plots.plot_ledger(nb.ledger, dark=given.dark)
+    args = parse(nb, parser, rest)
+    if args.plot:
+        return plots.plot_ledger(nb.ledger, dark=args.dark)
     page, plain = throughput.ledger(nb.ledger), throughput.ledger_text(nb.ledger)
     nb.show(mime.Fragment(page, plain))
     return None
@@ -155,9 +153,9 @@ def tokenize(nb: Notebook, rest: str) -> None:
     parser.add_argument("--chat", action="store_true")
     parser.add_argument("--plain", action="store_true")
     head, text = command_line.split(parser, rest)
-    given = parse(nb, parser, head)
+    args = parse(nb, parser, head)
     reply = None if text else _reply(nb, None)
-    named = given.model or (reply.model if reply is not None and hub.get(reply.model) else None)
+    named = args.model or (reply.model if reply is not None and hub.get(reply.model) else None)
     name = nb.name_of(named)
     screen = screens.screen(nb.shell, nb.look(), name)
     llm = nb.load(name, screen)
@@ -165,10 +163,10 @@ def tokenize(nb: Notebook, rest: str) -> None:
     if reply is not None:
         pieces = pieces_of(llm, reply.prompt or "", reply.prompt_ids)
         cached = summary.cached(reply.usage)
-    elif given.chat:
+    elif args.chat:
         pieces = _chat_pieces(llm, nb.fill(text, "the line"))
     else:
-        pieces = llm.tokenize(nb.fill(text, "the line"), special=not given.plain)
+        pieces = llm.tokenize(nb.fill(text, "the line"), special=not args.plain)
     screen.say(mime.Fragment(tokens.inspector(pieces, cached), tokens.listing(pieces)))
 
 
@@ -199,15 +197,15 @@ def side_by_side(nb: Notebook, rest: str) -> None:
     parser = command_parser(nb, "compare")
     options.add_arguments(parser, "compare", sides=True)
     head, text = command_line.split(parser, rest)
-    given = parse(nb, parser, head)
-    if given.score:
+    args = parse(nb, parser, head)
+    if args.score:
         replies, titles = _scored(
-            nb, given, [nb.fill(t, "the line") for t in command_line.words(text)]
+            nb, args, [nb.fill(t, "the line") for t in command_line.words(text)]
         )
     elif (known := _named_replies(nb, text)) is not None:
         replies, titles = known, text.split()
     else:
-        replies = _generated(nb, given, nb.fill(command_line.unquoted(text), "the line"))
+        replies = _generated(nb, args, nb.fill(command_line.unquoted(text), "the line"))
         titles = compare.titles_of(replies)
     if nb.docs_mode:
         replies = [summary.steady(reply) for reply in replies]
@@ -224,10 +222,10 @@ def _named_replies(nb: Notebook, text: str) -> list[Reply] | None:
     return [f for f in found if isinstance(f, Reply)]
 
 
-def _sides(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """One dict of settings per side. What is given once holds for all sides."""
+def _sides(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One dict of settings per side. What is args once holds for all sides."""
     values = {
-        option.name: getattr(given, option.name)
+        option.name: getattr(args, option.name)
         for option in options.at("compare")
         if option.kind != "flag"
     }
@@ -235,7 +233,7 @@ def _sides(given: argparse.Namespace) -> list[dict[str, Any]]:
     wrong = [name for name, v in values.items() if v and len(v) not in (1, count)]
     if wrong:
         flag = options.find(wrong[0]).flag
-        raise UsageError(f"compare: {flag} must be given once, or once for each side")
+        raise UsageError(f"compare: {flag} must be args once, or once for each side")
     sides = [
         {name: v[0] if len(v) == 1 else v[i] for name, v in values.items() if v}
         for i in range(count)
@@ -244,23 +242,23 @@ def _sides(given: argparse.Namespace) -> list[dict[str, Any]]:
     return [{k: side[k] for k in names if k in side} | options.values(side) for side in sides]
 
 
-def _generated(nb: Notebook, given: argparse.Namespace, text: str) -> list[Reply]:
+def _generated(nb: Notebook, args: argparse.Namespace, text: str) -> list[Reply]:
     if not text.strip():
         raise UsageError(
             f"compare: there is no text to answer: %{nb.magic_name} compare -m ONE -m OTHER TEXT"
         )
-    sides = _sides(given)
+    sides = _sides(args)
     if len(sides) == 1:  # nothing differs: two draws of the same thing
         sides = [dict(sides[0]), dict(sides[0])]
     screen = screens.screen(nb.shell, nb.look(), nb.name_of(None))
     replies = []
     for i, side in enumerate(sides):
         screen.event(Progress("answering", i, len(sides)))
-        defaults = nb.sampling(nb.parse("")) | {"logprobs": 5}
+        defaults = cell_options.request_options(nb, cell_options.parse(nb, "")) | {"logprobs": 5}
         settings = defaults | {k: v for k, v in side.items() if k not in ("model", "system")}
         llm = nb.load(nb.name_of(side.get("model")), screen)
-        prompt = text if given.complete else (Message("user", text),)
-        system = None if given.complete else side.get("system")
+        prompt = text if args.complete else (Message("user", text),)
+        system = None if args.complete else side.get("system")
         stream = llm.stream(prompt, system=system, **settings)
         replies.append(screens.follow(stream, screens.QuietScreen(), nb.keep))
     screen.close("")
@@ -268,9 +266,9 @@ def _generated(nb: Notebook, given: argparse.Namespace, text: str) -> list[Reply
 
 
 def _scored(
-    nb: Notebook, given: argparse.Namespace, texts: list[str]
+    nb: Notebook, args: argparse.Namespace, texts: list[str]
 ) -> tuple[list[Reply], list[str]]:
-    sides = _sides(given)
+    sides = _sides(args)
     if not texts:
         raise UsageError('compare --score: give the texts in quotes: "one" "another"')
     screen = screens.screen(nb.shell, nb.look(), nb.name_of(None))
@@ -278,18 +276,10 @@ def _scored(
     pairs = [(side, text) for side in sides for text in texts]
     for i, (side, text) in enumerate(pairs):
         screen.event(Progress("scoring", i, len(pairs)))
-        replies.append(scored(nb.load(nb.name_of(side.get("model")), screen), text))
+        replies.append(cell_run.scored(nb.load(nb.name_of(side.get("model")), screen), text))
     screen.close("")
     titles = [t[:40] for t in texts] if len(sides) == 1 else compare.titles_of(replies)
     return replies, titles
-
-
-def scored(llm: LLM, text: str, top: int = 5) -> Reply:
-    """A text's own tokens as a Reply whose counts are those of the text."""
-    from llm_magic.events import Usage
-
-    reply = llm.score(text, top)
-    return replace(reply, usage=Usage(0, 0, len(reply.tokens)))
 
 
 # ----------------------------------------------------------------------------- branches
@@ -302,34 +292,34 @@ def branch(nb: Notebook, rest: str) -> None:
     parser.add_argument("token", nargs="?")
     parser.add_argument("-r", "--reply")
     options.add_arguments(parser, "branch")
-    given = parse(nb, parser, rest)
-    reply = _reply(nb, given.reply)
-    place = given.place if given.place is not None else _uncertain(reply)
-    wanted = given.token
+    args = parse(nb, parser, rest)
+    reply = _reply(nb, args.reply)
+    place = args.place if args.place is not None else _uncertain(reply)
+    wanted = args.token
     token = branching.choice(reply, place, int(wanted) if _is_count(wanted) else wanted)
-    kept = _follow_branch(nb, reply, place, token, given)
-    if given.reply:
-        nb.shell.user_ns[given.reply] = kept
+    kept = _follow_branch(nb, reply, place, token, args)
+    if args.reply:
+        nb.shell.user_ns[args.reply] = kept
 
 
 def _follow_branch(nb: Notebook, reply: Reply, place: int, token: Any,
-                   given: argparse.Namespace) -> Reply:  # fmt: skip
+                   args: argparse.Namespace) -> Reply:  # fmt: skip
     look = replace(nb.look(), format="text")  # a branch begins in the middle of a sentence
     screen = screens.screen(nb.shell, look, reply.model)
     llm = nb.load(reply.model if hub.get(reply.model) else nb.name_of(None), screen)
     head = branching.prefix(reply, place, token)
-    settings = branching.defaults(reply, head) | options.values(vars(given))
+    settings = branching.defaults(reply, head) | options.values(vars(args))
     stream = branching.stream(llm, reply, head, **settings)
-    whole = _Whole(screen, look, reply, place)
+    beside = _BranchScreen(screen, look, reply, place)
     screens.follow(
         stream,
-        whole,
+        beside,
         lambda branch: nb.keep(branching.keep(reply, place, branch), branching.measured(branch)),
     )
-    return whole.reply
+    return beside.reply
 
 
-class _Whole:
+class _BranchScreen:
     """A screen on which a branch ends beside the reply that it left."""
 
     def __init__(self, inner: screens.Screen, look: mime.Look, reply: Reply, place: int) -> None:
@@ -430,3 +420,35 @@ COMMANDS = {
     ),
     "stats": Command(stats, "[--plot] [--dark]", "tokens and speeds of every cell so far"),
 }
+
+HELP = ("-h", "--help")
+
+
+def run_command(nb: Notebook, line: str) -> Any:
+    """Run the line of a `%llm` magic as typed; without a command it shows what is loaded.
+
+    Raises:
+        UsageError: There is no such command; the message says what was probably meant.
+    """
+    name, _, rest = line.strip().partition(" ")
+    if not name:
+        usage = [(name, c.usage, c.what) for name, c in COMMANDS.items()]
+        nb.show(status.overview(nb.magic_name, usage, hub.loaded(), nb.name_of(None)))
+        return None
+    command = COMMANDS.get(name)
+    if command is None:
+        raise UsageError(_no_command(nb.magic_name, name, line.strip()))
+    if rest.strip() in HELP:
+        nb.show(command.help(f"%{nb.magic_name} {name}"))
+        return None
+    with brief_errors(nb):
+        return command.run(nb, rest.strip())
+
+
+def _no_command(magic: str, command: str, line: str) -> str:
+    near = difflib.get_close_matches(command, COMMANDS, 2, 0.6)
+    hint = f"did you mean %{magic} {' or '.join(near)}?" if near else ""
+    known = hint or f"there are {', '.join(COMMANDS)}."
+    # More than one word reads like a question to the model.
+    ask = f" To ask the model: %{magic} ask {line}" if " " in line or not near else ""
+    return f"%{magic} {command}: no such command; {known}{ask}"

@@ -1,7 +1,7 @@
-"""`%llm connect`: a model on another machine, or in another process, for the cells from now on.
+"""`%llm connect`: cells use a model on another machine, or in another process, from now on.
 
-Comes in: the rest of the line. Goes out: a line that says what answers. A key never stands on the
-line, which is saved with the notebook: `--api-key` names an environment variable.
+The line is saved with the notebook, so it never holds a key: `--api-key` names an environment
+variable.
 """
 
 import time
@@ -26,17 +26,17 @@ def connect(nb: Notebook, rest: str) -> None:
     parser.add_argument("--log")
     for name in _LIMITS:
         parser.add_argument(f"--{name}-timeout", type=float, metavar="S")
-    given = parse(nb, parser, rest)
-    screen = screens.screen(nb.shell, nb.look(), given.name or "the server")
+    args = parse(nb, parser, rest)
+    screen = screens.screen(nb.shell, nb.look(), args.name or "the server")
     screen.event(Progress("connect", 0, 0))
     started = time.monotonic()
-    options: dict[str, Any] = {"dialect": given.dialect, "log": given.log}
-    limits = {name: getattr(given, f"{name}_timeout") for name in _LIMITS}
+    options: dict[str, Any] = {"dialect": args.dialect, "log": args.log}
+    limits = {name: getattr(args, f"{name}_timeout") for name in _LIMITS}
     if any(value is not None for value in limits.values()):
         options["timeouts"] = {name: value for name, value in limits.items() if value is not None}
     try:
         llm = hub.connect(
-            given.urls, api_key=given.api_key, name=given.name, on_progress=screen.event, **options
+            args.urls, api_key=args.api_key, name=args.name, on_progress=screen.event, **options
         )
     except BaseException:
         screen.close("not connected")

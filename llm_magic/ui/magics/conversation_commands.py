@@ -34,14 +34,14 @@ def history(nb: Notebook, rest: str) -> None:
     parser = command_parser(nb, "history")
     parser.add_argument("name", nargs="?")
     parser.add_argument("-o", "--out")
-    given = parse(nb, parser, rest)
-    if given.name is None and nb.talks.latest is None:
+    args = parse(nb, parser, rest)
+    if args.name is None and nb.conversations.latest is None:
         nb.show(status.note(f"no conversation yet; %%{nb.magic_name} --chat NAME begins one"))
         return
-    name, conversation = nb.talks.find(given.name)
-    if given.out is not None:
-        _bind(nb, given.out, conversation)
-    others = [n for n in nb.talks.named if n != name]
+    name, conversation = nb.conversations.find(args.name)
+    if args.out is not None:
+        _bind(nb, args.out, conversation)
+    others = [n for n in nb.conversations.named if n != name]
     nb.show(transcript(name, conversation, others, steady=nb.docs_mode))
 
 
@@ -50,12 +50,12 @@ def reset(nb: Notebook, rest: str) -> None:
     parser = command_parser(nb, "reset")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true")
-    given = parse(nb, parser, rest)
-    known = list(nb.talks.named)
-    names = known if given.all else given.names or (known if len(known) == 1 else [])
+    args = parse(nb, parser, rest)
+    known = list(nb.conversations.named)
+    names = known if args.all else args.names or (known if len(known) == 1 else [])
     if not names and known:
         raise UsageError(f"reset: which one? There are {', '.join(known)}; or --all")
-    nb.talks.remove(names)
+    nb.conversations.remove(names)
     nb.show(status.note(f"forgotten: {', '.join(names)}" if names else "there was nothing"))
 
 
@@ -63,7 +63,7 @@ def undo(nb: Notebook, rest: str) -> None:
     """Forget the last question of a conversation and its answer."""
     parser = command_parser(nb, "undo")
     parser.add_argument("name", nargs="?")
-    name, conversation = nb.talks.find(parse(nb, parser, rest).name)
+    name, conversation = nb.conversations.find(parse(nb, parser, rest).name)
     gone = conversation.undo()
     left = len(conversation.exchanges)
     what = f"forgot {summary.one_line(gone.question.text, 60)!r}" if gone else "there was nothing"
@@ -76,13 +76,15 @@ def fork(nb: Notebook, rest: str) -> None:
     parser.add_argument("name")
     parser.add_argument("new")
     parser.add_argument("--upto", type=int)
-    given = parse(nb, parser, rest)
-    _, conversation = nb.talks.find(given.name)
-    _vacant(nb, given.new)
-    nb.talks.put(given.new, conversation.fork(given.upto))
-    if (model := nb.talks.models.get(given.name)) is not None:
-        nb.talks.models[given.new] = model
-    nb.show(status.note(f"{given.new}: {_size(nb.talks.named[given.new])}, as in {given.name}"))
+    args = parse(nb, parser, rest)
+    _, conversation = nb.conversations.find(args.name)
+    _vacant(nb, args.new)
+    nb.conversations.put(args.new, conversation.fork(args.upto))
+    if (model := nb.conversations.models.get(args.name)) is not None:
+        nb.conversations.models[args.new] = model
+    nb.show(
+        status.note(f"{args.new}: {_size(nb.conversations.named[args.new])}, as in {args.name}")
+    )
 
 
 def export(nb: Notebook, rest: str) -> None:
@@ -91,21 +93,21 @@ def export(nb: Notebook, rest: str) -> None:
     parser.add_argument("name", nargs="?")
     parser.add_argument("file", nargs="?")
     parser.add_argument("-o", "--out")
-    given = parse(nb, parser, rest)
-    name, conversation = nb.talks.find(given.name)
+    args = parse(nb, parser, rest)
+    name, conversation = nb.conversations.find(args.name)
     messages = conversation.to_openai()
     text = json.dumps(messages, ensure_ascii=False, indent=1)
-    if given.out is not None:
-        _bind(nb, given.out, messages)
-    if given.file is not None:
+    if args.out is not None:
+        _bind(nb, args.out, messages)
+    if args.file is not None:
         try:
-            Path(given.file).expanduser().write_text(text + "\n", encoding="utf-8")
+            Path(args.file).expanduser().write_text(text + "\n", encoding="utf-8")
         except OSError as e:
             raise UsageError(f"export: {e}") from None
-    if given.out is None and given.file is None:
+    if args.out is None and args.file is None:
         nb.show(Fragment(html.code(text, "json"), text))
         return
-    places = " and ".join(filter(None, (given.file, given.out)))
+    places = " and ".join(filter(None, (args.file, args.out)))
     nb.show(status.note(f"{name}: {len(messages)} messages are in {places}"))
 
 
@@ -114,14 +116,14 @@ def load(nb: Notebook, rest: str) -> None:
     parser = command_parser(nb, "import")
     parser.add_argument("source")
     parser.add_argument("name")
-    given = parse(nb, parser, rest)
-    _vacant(nb, given.name)
-    messages = _messages(nb, given.source)
+    args = parse(nb, parser, rest)
+    _vacant(nb, args.name)
+    messages = _messages(nb, args.source)
     usual = nb.name_of(None)
     conversation = Conversation(hub.get(usual) or _Later(usual))
     conversation.load(messages)
-    nb.talks.put(given.name, conversation)
-    nb.show(status.note(f"{given.name}: {_size(conversation)}"))
+    nb.conversations.put(args.name, conversation)
+    nb.show(status.note(f"{args.name}: {_size(conversation)}"))
 
 
 def _messages(nb: Notebook, source: str) -> list[Any]:
@@ -157,7 +159,7 @@ def _bind(nb: Notebook, name: str, thing: Any) -> None:
 
 
 def _vacant(nb: Notebook, name: str) -> None:
-    if name in nb.talks.named:
+    if name in nb.conversations.named:
         raise UsageError(f"there is a conversation {name!r}; %{nb.magic_name} reset {name} first")
 
 

@@ -15,7 +15,8 @@ from llm_magic.hub import hub
 
 from ..views.ledger import Ledger
 from .cell import LLMMagics
-from .cell_conversations import Talks
+from .cell_conversations import CellConversations
+from .cell_options import PARSER
 from .commands import COMMANDS
 from .completion import complete
 from .scope import own
@@ -28,7 +29,7 @@ _QUESTION = r"\S+[ \t]+\S.*\?+"
 
 # What a notebook has generated did happen, whatever is reloaded; its chats add to the same list.
 _ledgers: WeakKeyDictionary[Any, Ledger] = WeakKeyDictionary()
-_talks: WeakKeyDictionary[Any, Talks] = WeakKeyDictionary()
+_conversations: WeakKeyDictionary[Any, CellConversations] = WeakKeyDictionary()
 
 
 class Extension:
@@ -39,14 +40,15 @@ class Extension:
         self.magics = LLMMagics(shell)
         matcher = context_matcher(identifier="llm_magic")
         self._matcher = matcher(lambda context: self._complete(context))
-        self.magics.ledger = _ledgers.setdefault(shell, self.magics.ledger)
-        self.magics.talks = _talks.setdefault(shell, self.magics.talks)
+        notebook = self.magics.notebook
+        notebook.ledger = _ledgers.setdefault(shell, notebook.ledger)
+        notebook.conversations = _conversations.setdefault(shell, notebook.conversations)
 
     def install(self) -> None:
         shell = self._shell
         self.magics.extension = self
         shell.magics_manager.registry[_NAME] = self.magics
-        self.magics.offer()
+        self.magics.register()
         shell.events.register("pre_run_cell", self._enter)
         shell.events.register("post_run_cell", self._leave)
         shell.Completer.custom_matchers.append(self._matcher)
@@ -54,7 +56,7 @@ class Extension:
 
     def remove(self) -> None:
         shell = self._shell
-        self.magics.withdraw()
+        self.magics.unregister()
         shell.magics_manager.registry.pop(_NAME, None)
         if self.magics in shell.configurables:
             shell.configurables.remove(self.magics)
@@ -66,10 +68,10 @@ class Extension:
 
     def _enter(self, info: object = None) -> None:
         hub.gate.enter()
-        self.magics.talks.enter(getattr(info, "cell_id", None))
+        self.magics.notebook.conversations.enter(getattr(info, "cell_id", None))
 
     def _leave(self, *_: object) -> None:
-        self.magics.talks.leave()
+        self.magics.notebook.conversations.leave()
         hub.gate.leave()
 
     def _keep_questions(self, lines: list[str]) -> list[str]:
@@ -101,12 +103,13 @@ class Extension:
         line, magics = context.text_until_cursor.lstrip(), self.magics
         if not re.match(rf"%%?{re.escape(magics.magic_name)}\s", line):
             return {"completions": [], "suppress": False}
-        options = magics.parser()._option_string_actions
+        options = PARSER._option_string_actions
         helps = {flag: action.help or "" for flag, action in options.items()}
         helps |= {name: command.what for name, command in COMMANDS.items()}
+        named = list(magics.notebook.conversations.named)
         found = complete(
             line, context.token, options, {name: c.usage for name, c in COMMANDS.items()},
-            own(magics.shell.user_ns, magics.shell.user_ns_hidden), list(magics.talks.named),
+            own(magics.shell.user_ns, magics.shell.user_ns_hidden), named,
         )  # fmt: skip
         # A front end shows the type beside the word.
         words = [

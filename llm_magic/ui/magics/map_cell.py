@@ -1,7 +1,6 @@
 """`%%llm --map NAME`: the cell is a template, asked once for each row of a frame.
 
-Comes in: options as parsed, the text of the cell. Goes out: the frame, bound to the name of `--out`
-and to `_llm_table`, and shown. It must not know how rows are answered.
+The frame is shown, and bound to the name of `--out` and to `_llm_table`.
 """
 
 import argparse
@@ -15,6 +14,7 @@ from llm_magic.errors import Interrupted
 from .. import options
 from ..tables import KEPT
 from . import lookup, scope, screens
+from .cell_options import request_options, system_of
 from .session import Notebook
 
 # Options that say something about one answer, or that mean another kind of cell.
@@ -22,50 +22,50 @@ _ALONE = ("chat", "new", "complete", "score", "live", "prefill", "raw", "approve
           "show", "format", "trim")  # fmt: skip
 
 
-def check(given: argparse.Namespace) -> None:
-    """UsageError for `--cache` without `--map`, and for options that have no place beside it."""
-    if given.map is None:
-        if given.cache is not None:
+def check(args: argparse.Namespace) -> None:
+    """UsageError for `--cache` without `--map`, and for options that cannot be used with it."""
+    if args.map is None:
+        if args.cache is not None:
             raise UsageError("--cache FILE needs --map NAME: it keeps the answers of its rows")
         return
     for name in _ALONE:
-        if getattr(given, name) not in (None, False):
+        if getattr(args, name) not in (None, False):
             flag = options.find(name).flag
-            raise UsageError(f"--map answers every row by itself: there is no place for {flag}")
+            raise UsageError(f"{flag} cannot be used with --map, which answers each row by itself")
 
 
-def run(nb: Notebook, given: argparse.Namespace, text: str) -> None:
+def run(nb: Notebook, args: argparse.Namespace, text: str) -> None:
     """Answer the cell for every row, and show the frame."""
-    check(given)
+    check(args)
     names = nb.names
-    table = _table(names, given.map)
-    asked = nb.sampling(given) | lookup.constraint(names, given)
-    if given.temperature is None and nb.temperature is None:
+    table = _table(names, args.map)
+    asked = request_options(nb, args) | lookup.constraint(names, args)
+    if args.temperature is None and nb.settings.temperature is None:
         asked.pop("temperature", None)  # a table's own default holds
-    if given.tools is not None:
-        asked["tools"] = lookup.tools(names, given.tools)
-    name = nb.name_of(given.model)
-    screen = screens.screen(nb.shell, nb.look(), name, quiet=given.quiet)
+    if args.tools is not None:
+        asked["tools"] = lookup.tools(names, args.tools)
+    name = nb.name_of(args.model)
+    screen = screens.screen(nb.shell, nb.look(), name, quiet=args.quiet)
     llm = nb.load(name, screen)
     screen.close("")
     try:
         frame = llm.map(
-            table, text, system=nb.system_of(given), cache=given.cache, names=names,
-            progress=not given.quiet, **asked,
+            table, text, system=system_of(nb, args), cache=args.cache, names=names,
+            progress=not args.quiet, **asked,
         )  # fmt: skip
     except Interrupted as e:
-        _bind(nb, given, e.partial)
+        _bind(nb, args, e.partial)
         raise
-    _bind(nb, given, frame)
-    if not given.quiet:
+    _bind(nb, args, frame)
+    if not args.quiet:
         data, metadata = nb.shell.display_formatter.format(frame)
         nb.shell.display_pub.publish(data, metadata)
 
 
-def _bind(nb: Notebook, given: argparse.Namespace, frame: Any) -> None:
+def _bind(nb: Notebook, args: argparse.Namespace, frame: Any) -> None:
     nb.shell.user_ns[KEPT] = frame
-    if given.out is not None:
-        nb.shell.user_ns[given.out] = frame
+    if args.out is not None:
+        nb.shell.user_ns[args.out] = frame
 
 
 def _table(names: lookup.Names, name: str) -> Any:

@@ -1,8 +1,4 @@
-"""What a cell asks for: its options and its text become one stream.
-
-Comes in: options as parsed, the text of the cell, the notebook. Goes out: an `Ask`, checked before
-any model is loaded, and the stream that answers it. It must not know how a reply is shown.
-"""
+"""What a cell requests: its options and its text, checked before any model is loaded."""
 
 import argparse
 from collections.abc import Iterator
@@ -21,7 +17,7 @@ from llm_magic.provider import Stream
 
 from . import lookup
 from .approval import CellApproval
-from .prefill import Prefilled
+from .cell_options import request_options, system_of
 from .session import Notebook
 
 # Options that only mean something in a chat, by the name that they have in the namespace.
@@ -34,126 +30,125 @@ _OFF = {"new": False, "trim": False}  # flags that nobody set
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One request of a cell.
+class CellRequest:
+    """The request of one cell.
 
-    plain: the text is continued as it is. tools: None where the cell does not name any. options:
-    keyword options of `LLM.stream`.
+    Attributes:
+        text: The cell's text with its variables inserted.
+        system: The system prompt; None where there is none.
+        tools: The tools that the cell names; None where it has no --tools.
+        options: Keyword options of `LLM.stream`.
+        args: The cell's options as parsed.
     """
 
     text: str
-    plain: bool
     system: str | None
-    prefill: str
     tools: tuple[Tool, ...] | None
     options: dict[str, Any]
-    given: argparse.Namespace
+    args: argparse.Namespace
 
     @property
-    def talks(self) -> bool:
-        """Is it a turn of a Conversation, or one question by itself?"""
-        return self.given.chat is not None or bool(self.tools)
+    def is_plain(self) -> bool:
+        """Whether the text is continued or scored as it is, without a chat template."""
+        return bool(self.args.complete or self.args.score)
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether it is a turn of a Conversation, or one question by itself."""
+        return self.args.chat is not None or bool(self.tools)
 
 
-def prepare(nb: Notebook, given: argparse.Namespace, text: str) -> Ask:
-    """Check the options and look up all names. UsageError, InterpolationError, ToolError."""
-    plain = given.complete or given.score
-    _check(given)
+def prepare(nb: Notebook, args: argparse.Namespace, text: str) -> CellRequest:
+    """Check the options of a cell and look up all names.
+
+    Raises:
+        UsageError: An option is wrong, contradicts another one, or names what does not exist.
+        InterpolationError: A variable of the text cannot be inserted.
+        ToolError: A function cannot be a tool.
+    """
+    _check(args)
     names = nb.names
 
     def fill(value: str, source: str = "the cell") -> str:
-        return value if given.raw else nb.fill(value, source)
+        return value if args.raw else nb.fill(value, source)
 
-    by_setting = given.system is None
-    system = None if plain else nb.system_of(given)
-    options = nb.sampling(given) | lookup.constraint(names, given)
-    return Ask(
-        text=fill(text),
-        plain=plain,
-        system=None
-        if system is None
-        else fill(system, "LLMMagics.system" if by_setting else "--system"),
-        prefill=fill(given.prefill or "", "--prefill"),
-        tools=None if given.tools is None else lookup.tools(names, given.tools),
-        options=options,
-        given=given,
-    )
+    system = None if args.complete or args.score else system_of(nb, args)
+    if system is not None:
+        system = fill(system, "LLMMagics.system" if args.system is None else "--system")
+    options = request_options(nb, args) | lookup.constraint(names, args)
+    if args.prefill:
+        options["given"] = fill(args.prefill, "--prefill")
+    tools = None if args.tools is None else lookup.tools(names, args.tools)
+    return CellRequest(fill(text), system, tools, options, args)
 
 
-def _check(given: argparse.Namespace) -> None:
-    """Options that contradict each other."""
-    if given.complete or given.score:
-        plain = "--score reads" if given.score else "--complete continues"
+def _check(args: argparse.Namespace) -> None:
+    """UsageError for options that contradict each other."""
+    if args.complete or args.score:
+        plain = "--score" if args.score else "--complete"
         for name, option in _CHAT_ONLY.items():
-            if getattr(given, name) is not None and getattr(given, name) != _OFF.get(name):
-                raise UsageError(f"{plain} a text as it is: there is no place for {option}")
-    bound = next((o for o in kinds.names() if getattr(given, o, None)), None)
-    if given.score and bound:
-        raise UsageError(f"--score generates nothing: there is no place for --{bound}")
-    if given.new and given.chat is None:
-        raise UsageError("--new needs --chat NAME: which conversation begins anew?")
-    if given.max_steps is not None and given.max_steps < 1:
-        raise UsageError(f"--max-steps {given.max_steps}: at least one round of calls")
-    if given.chat is None and not given.tools:
+            if getattr(args, name) is not None and getattr(args, name) != _OFF.get(name):
+                raise UsageError(f"{option} cannot be used with {plain}")
+    bound = next((o for o in kinds.names() if getattr(args, o, None)), None)
+    if args.score and bound:
+        raise UsageError(f"--{bound} cannot be used with --score, which generates nothing")
+    if args.new and args.chat is None:
+        raise UsageError("--new needs --chat NAME: the conversation to start over")
+    if args.max_steps is not None and args.max_steps < 1:
+        raise UsageError(f"--max-steps {args.max_steps}: must be 1 or more")
+    if args.chat is None and not args.tools:
         for name in ("approve", "max_steps", "tool_choice"):
-            if getattr(given, name):
+            if getattr(args, name):
                 raise UsageError(f"{_CHAT_ONLY[name]} needs --tools NAME,NAME")
 
 
-def model_of(nb: Notebook, given: argparse.Namespace) -> str:
-    """The model that answers: the one asked for, else that of the conversation, else the usual."""
-    if given.model is None and given.chat is not None and not given.new:
-        return nb.talks.models.get(given.chat) or nb.name_of(None)
-    return nb.name_of(given.model)
+def model_of(nb: Notebook, args: argparse.Namespace) -> str:
+    """The model that answers: of the option, else of the conversation, else the notebook's."""
+    if args.model is None and args.chat is not None and not args.new:
+        return nb.conversations.models.get(args.chat) or nb.name_of(None)
+    return nb.name_of(args.model)
 
 
 @contextmanager
-def opened(nb: Notebook, ask: Ask, llm: LLM) -> Iterator[Stream]:
+def open_stream(nb: Notebook, asked: CellRequest, llm: LLM) -> Iterator[Stream]:
     """The stream that answers. RequestError where the model or the conversation refuses it."""
-    if ask.plain:
-        yield llm.stream(ask.text, **ask.options)
-    elif ask.talks:
-        conversation = _conversation(nb, ask, llm)
-        if ask.prefill:
-            conversation.llm = Prefilled(llm, ask.prefill)
-        name = ask.given.chat
-        try:
-            yield conversation.send(
-                ask.text, cell=nb.talks.asker(name) if name is not None else None, **ask.options
-            )
-        finally:
-            conversation.llm = llm
+    if asked.is_plain:
+        yield llm.stream(asked.text, **asked.options)
+    elif asked.is_turn:
+        conversation = _conversation(nb, asked, llm)
+        name = asked.args.chat
+        cell = nb.conversations.asking_cell(name) if name is not None else None
+        yield conversation.send(asked.text, cell=cell, **asked.options)
     else:
-        words = (Message("assistant", ask.prefill),) if ask.prefill else ()
-        messages = (Message("user", ask.text), *words)
-        yield llm.stream(messages, system=ask.system, **ask.options)
+        question = (Message("user", asked.text),)
+        yield llm.stream(question, system=asked.system, **asked.options)
 
 
-def _conversation(nb: Notebook, ask: Ask, llm: LLM) -> Conversation:
-    """The conversation that the cell continues or begins, told what the cell says about it.
+def _conversation(nb: Notebook, asked: CellRequest, llm: LLM) -> Conversation:
+    """The conversation that the cell continues or begins, changed as the cell says.
 
     Model, system prompt, tools and how they are run belong to the conversation: they stay until a
     cell gives others. All other options are those of one turn.
     """
-    given = ask.given
+    args = asked.args
 
     def begin() -> Conversation:
-        return Conversation(llm, ask.system, ask.tools or ())
+        return Conversation(llm, asked.system, asked.tools or ())
 
-    if given.chat is None:
-        found = begin()
+    if args.chat is None:
+        conversation = begin()
     else:
-        found = nb.talks.open(given.chat, begin, given.new)
-        nb.talks.models[given.chat] = model_of(nb, given)
-    found.llm = llm
-    if given.system is not None:
-        found.system = ask.system
-    rules = found.rules
-    if ask.tools is not None:
+        conversation = nb.conversations.open(args.chat, begin, args.new)
+        nb.conversations.models[args.chat] = model_of(nb, args)
+    conversation.llm = llm
+    if args.system is not None:
+        conversation.system = asked.system
+    rules = conversation.rules
+    if asked.tools is not None:
         # Approval stays on for other tools, until --no-approve switches it off.
         rules = replace(begin().rules, approve=rules.approve)
-    asked = rules.approve is not None if given.approve is None else given.approve
-    approval = CellApproval(lambda: nb.talks.run) if asked else None
-    steps = rules.max_steps if given.max_steps is None else given.max_steps
-    found.rules = replace(rules, max_steps=steps, approve=approval)
-    return found
+    approved = rules.approve is not None if args.approve is None else args.approve
+    approval = CellApproval(lambda: nb.conversations.run) if approved else None
+    steps = rules.max_steps if args.max_steps is None else args.max_steps
+    conversation.rules = replace(rules, max_steps=steps, approve=approval)
+    return conversation

@@ -30,16 +30,18 @@ SECTIONS = frozenset({"prompt", "tokens", "stats"})  # what `--show` may name
 class Look:
     """How replies are shown.
 
-    format: "markdown", "text" or "code". language: of code that does not say it. before: words that
-    the answer goes on from; they are shown but are no part of the reply. heat: with the heat map
-    (None: if alternatives were recorded). show: more sections, of SECTIONS and "surprises". docs:
-    outputs that are the same on every run. save_prompt: the prompt's text may stay in the notebook.
-    json_tokens: the longest reply whose tokens are saved; None: every.
+    Attributes:
+        format: "markdown", "text" or "code".
+        language: Of code that does not name its own.
+        heat: Whether the heat map is shown; None: if alternatives were recorded.
+        show: Further sections, of SECTIONS and "surprises".
+        docs: Whether outputs are the same on every run.
+        save_prompt: Whether the prompt's text may stay in the notebook.
+        json_tokens: The longest reply whose tokens are saved; None: every.
     """
 
     format: str = "markdown"
     language: str = "python"
-    before: str = ""
     heat: bool | None = None
     show: frozenset[str] = frozenset()
     docs: bool = False
@@ -161,12 +163,12 @@ def _content(reply: Reply, look: Look) -> tuple[str, str]:
         # Of whole choices the bars tell more: pieces of words were never the model's own wish.
         recorded = reply.choices is None and any(t.top for t in reply.tokens)
         heat = "tokens" in look.show or recorded
-    if heat and look.format == "text" and set(reply.kinds) == {"answer"} and not look.before:
+    if heat and look.format == "text" and set(reply.kinds) == {"answer"}:
         return logprobs.shaded(reply), ""  # the same text, now shaded
-    page = body(look.before + reply.text, look.format, look.language)
+    page = body(reply.text, look.format, look.language)
     if not heat:
         return page, ""
-    before = look.before or (prompt.continued(reply) if look.save_prompt else "")
+    before = prompt.continued(reply) if look.save_prompt else ""
     return page, logprobs.heat(reply, before=before)
 
 
@@ -194,7 +196,7 @@ def body(text: str, form: str, language: str = "python") -> str:
 
 
 def _plain(reply: Reply, look: Look) -> str:
-    text = look.before + reply.text
+    text = reply.text
     parts = (
         tooltrace.plain(reply.trace),
         fenced(text)[0] if look.format == "code" else text,
@@ -204,7 +206,7 @@ def _plain(reply: Reply, look: Look) -> str:
 
 
 def _markdown(reply: Reply, look: Look) -> str:
-    text = look.before + reply.text
+    text = reply.text
     if look.format == "markdown":
         answer = html.escape_dollars(text)
     elif look.format == "code":

@@ -262,10 +262,8 @@ class ChatController:
             )
             return
         # Its tokens are unknown, as of an answer in a saved notebook: the model reads its text.
-        begun = (*self.turns.messages(turn.parent), Message("assistant", turn.reply.text))
-        self._runner.start(
-            turn.parent, self._host.extend(begun), extends=turn, begun=turn.reply.text
-        )
+        messages = self.turns.messages(turn.parent)
+        self._runner.start(turn.parent, self._host.extend(messages, turn.reply.text), extends=turn)
 
     def _branch(self, id: int, index: int) -> None:
         turn = self.turns.find(id)

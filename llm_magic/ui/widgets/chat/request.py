@@ -44,8 +44,8 @@ class ChatHost(Protocol):
         """How to continue a reply after these tokens."""
         ...
 
-    def extend(self, messages: tuple[Message, ...]) -> OpenStream:
-        """How to continue the last of these messages, an answer, after its text."""
+    def extend(self, messages: tuple[Message, ...], text: str) -> OpenStream:
+        """How to answer these messages with an answer that begins with a text."""
         ...
 
     def set(self, name: str, value: object) -> None:
@@ -95,7 +95,6 @@ class ChatRequest(StreamJob):
     turn: ChatTurn
     fold: Fold
     extends: ChatTurn | None = None  # the answer that this one continues, and takes the place of
-    begun: str = ""  # the text of it, where its tokens are not known
     parts: dict[str, list[str]] = field(default_factory=lambda: {"answer": [], "reasoning": []})
 
     def add(self, event: Event) -> None:
@@ -106,7 +105,7 @@ class ChatRequest(StreamJob):
 
     def text(self, part: str) -> str:
         """What has come of "answer" or "reasoning"."""
-        return (self.begun if part == "answer" else "") + "".join(self.parts[part])
+        return "".join(self.parts[part])
 
     @property
     def count(self) -> int:

@@ -6,7 +6,6 @@ and iterates the stream, so tools run there; it puts what it gets into the contr
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from llm_magic.branching import measured
@@ -48,7 +47,6 @@ class ChatRunner:
         user: ChatTurn,
         open_: OpenStream,
         extends: ChatTurn | None = None,
-        begun: str = "",
     ) -> None:
         """Begin an answer.
 
@@ -56,12 +54,10 @@ class ChatRunner:
             user: The question's turn.
             open_: Loads the model and opens the stream; called on the reader's thread.
             extends: The answer that the new one replaces, since it begins with it.
-            begun: Text that the answer begins with and whose tokens are not known.
         """
-        turn = self._turns.add(user, "assistant", begun)
+        turn = self._turns.add(user, "assistant", "")
         turn.busy = True
-        turn.answer.update(begun)
-        run = self.run = ChatRequest(turn, Fold(self._host.name), extends, begun)
+        run = self.run = ChatRequest(turn, Fold(self._host.name), extends)
         self._out.path(self._turns, user.parent)
         self._out.phase(START)
         start_reading("llm-chat-reader", run, open_, self._put, self._host.window)
@@ -159,10 +155,6 @@ class ChatRunner:
         self._forget_question()
         reply = reply or run.fold.reply()
         empty = not (reply.text or reply.reasoning or reply.calls or turn.trace)
-        if run.begun:
-            # The text that was continued is part of the answer, but its tokens are not known.
-            reply = replace(reply, text=run.begun + reply.text, tokens=(), kinds=(), prompt_ids=())
-            reply = replace(reply, prompt=None)
         turn.busy = False
         if error is not None and not run.stopping:
             turn.error = describe(error)

@@ -327,11 +327,12 @@ class _Host:
         options = settings.options(self._values)
         return lambda progress: branching.stream(self.load(progress), reply, given, **options)
 
-    def extend(self, messages: tuple[Message, ...]) -> OpenStream:
+    def extend(self, messages: tuple[Message, ...], text: str) -> OpenStream:
         options = settings.options(self._values)
         system = self._values.get("system")
         head = (Message("system", system),) if system else ()
-        return lambda progress: self.load(progress).stream((*head, *messages), **options)
+        asked = (*head, *messages)
+        return lambda progress: self.load(progress).stream(asked, given=text, **options)
 
     def set(self, name: str, value: object) -> None:
         self._values[name] = value
