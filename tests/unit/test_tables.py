@@ -503,8 +503,8 @@ def test_a_cell_is_asked_for_every_row(shell: InteractiveShell, script: Scripted
     ("line", "said"),
     [
         ("--map dff", "did you mean df"),
-        ("--map df --chat a", "no place for --chat"),
-        ("--map df --score", "no place for --score"),
+        ("--map df --chat a", "--chat cannot be used with --map"),
+        ("--map df --score", "--score cannot be used with --map"),
         ("--cache a.jsonl", "needs --map"),
     ],
 )
