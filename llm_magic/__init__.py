@@ -6,7 +6,7 @@ Importing this imports nothing heavy: every public name is looked up when it is 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .extension_points import TABLES, VIEWS
+from .extension_points import NUMBER_VIEWS, TABLES, VIEWS
 
 __version__ = "0.1.0"
 
@@ -92,7 +92,14 @@ def _tables() -> Any:
 
 
 TABLES.register(_tables)  # the bar of `LLM.map` and the view of `LLM.grid`
+
+
+def _number_views() -> Any:
+    return importlib.import_module("llm_magic.ui.views.numbers")
+
+
 VIEWS.register(_views)  # what `Reply.heatmap()` and the other views of a reply call
+NUMBER_VIEWS.register(_number_views)  # what decisions and reports look like
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ A `Request` goes down as a value, events come up through one `Stream`. The local
 scripted fake implement `Provider`; nothing above this module knows which of them answers.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
@@ -245,9 +246,27 @@ class ChoiceScores:
     ended: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Given tokens behind a context.
+
+    Attributes:
+        logprobs: The natural log of each token's probability behind everything before it.
+        greedy: Whether each token is the most likely one at its place.
+    """
+
+    logprobs: tuple[float, ...]
+    greedy: bool
+
+    @property
+    def logprob(self) -> float:
+        """The natural log of the probability of all tokens together."""
+        return math.fsum(self.logprobs)
+
+
 @runtime_checkable
 class BatchScoring(Protocol):
-    """A provider that scores the choices of many prompts side by side. Optional."""
+    """A provider that scores many given texts side by side. Optional."""
 
     def score_batch(
         self, asked: Iterable[tuple[Request, Sequence[str]]]
@@ -256,6 +275,15 @@ class BatchScoring(Protocol):
 
         `asked` is read as the engine has room, so it may be endless. The bits of one prompt's
         scores do not depend on the other prompts.
+        """
+
+    def score_continuations(
+        self, asked: Iterable[tuple[Sequence[int], Sequence[int]]]
+    ) -> Iterator[Continuation | LLMError]:
+        """The log-probability of each token of a continuation behind its context, as token ids.
+
+        This is the log-likelihood of evaluation harnesses. Order and errors are as in
+        `score_batch`; a context is never empty.
         """
 
 

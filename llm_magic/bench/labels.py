@@ -37,8 +37,8 @@ def labels_of(prompt: Ids, n: int) -> list[tuple[int, int]]:
 
 def ours(local: Any, prompt: Ids, n: int) -> float:
     """Labels a second of this engine."""
-    from ..providers.choice_batch import scores
     from ..providers.choices import Scorer
+    from ..providers.side_by_side import run
 
     model = local.engine.loaded()
     labels = labels_of(prompt, n)
@@ -47,16 +47,16 @@ def ours(local: Any, prompt: Ids, n: int) -> float:
         text = model.tokenizer.token_bytes
         return Scorer(tuple(prompt), wanted, frozenset(), text, model.config.n_tokens, False)
 
-    def all_of(wanted: list[tuple[int, int]]) -> ChoiceScores | LLMError:
-        asked = [(lambda: scorer(wanted), True)]
-        return next(scores(asked, local.engine.scheduler.submit, len(wanted)))
+    def all_of(wanted: list[tuple[int, int]]) -> ChoiceScores:
+        done = next(run([lambda: scorer(wanted)], local.engine.scheduler.submit, len(wanted)))
+        if isinstance(done, LLMError):
+            raise done
+        return done.scores()
 
     all_of(labels[:1])
     start = time.perf_counter()
     found = all_of(labels)
     seconds = time.perf_counter() - start
-    if isinstance(found, LLMError):
-        raise found
     if not all(map(math.isfinite, found.logprobs)):
         raise RequestError("a label has no log-probability")
     return n / seconds

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 from ..arguments import shown
+from ..chat.view_protocols import Bundle, MimeTypes
 from ..errors import RequestError
+from ..extension_points import NUMBER_VIEWS
 from . import arithmetic
 
 Method = Literal["temperature", "bias"]
@@ -59,6 +61,10 @@ class Calibration:
                 for name, value in logprobs.items()
             }
         )
+
+    def _repr_mimebundle_(self, include: MimeTypes = None, exclude: MimeTypes = None) -> Bundle:
+        bundle: Bundle = NUMBER_VIEWS.load().calibration(self, include, exclude)
+        return bundle
 
     def check(self, choices: Sequence[str]) -> None:
         """RequestError if it was made for other choices."""

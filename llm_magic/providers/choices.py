@@ -7,22 +7,23 @@ behind it. Each prompt is evaluated once; the tails of all choices follow in sha
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..errors import RequestError
+from ..errors import ContextOverflowError, RequestError
 from ..events import Finish, Prefill, Queued, Sampling, Timings, Token, Top, Usage
+from ..provider import ChoiceScores
+from .side_by_side import Submit
 
 if TYPE_CHECKING:
     from ..engine.forward import F32
+    from ..engine.load import Engine
     from ..engine.serving.generation import Generation
     from ..engine.serving.job import Job
 
 Ids = tuple[int, ...]
-# Evaluates a job; provider.local gives the scheduler's submit.
-Submit = Callable[["Job"], "Generation"]
 
 MAX_CHOICES = 1000  # more are only held to by the constraint, not scored
 
@@ -96,6 +97,7 @@ class Scorer:
         n_vocab: Ids from here on are no tokens.
         ended: Whether the end of each choice counts, see `nested`.
         top: Alternatives to keep at each position.
+        reuse: Whether `jobs` use a cached prefix.
     """
 
     prompt: Ids
@@ -105,6 +107,7 @@ class Scorer:
     n_vocab: int
     ended: bool
     top: int = 0
+    reuse: bool = True
     rows: dict[Ids, Row] = field(default_factory=dict)  # by the tokens of a choice before it
 
     @property
@@ -138,6 +141,29 @@ class Scorer:
                     for j in top_ids(row, self.top)
                 ),
             )
+
+    def jobs(self) -> "Iterator[Job]":
+        """All at once; the first one collects the row behind the prompt too."""
+        from ..engine.serving.job import Job
+
+        def job(tail: Ids, start: int) -> Job:
+            return Job(
+                (*self.prompt, *tail),
+                collect=lambda first, logits: self.collect(tail, first, logits),
+                collect_from=start,
+                reuse=self.reuse,
+            )
+
+        n = len(self.prompt)
+        first, *rest = self.tails or [()]
+        yield job(first, n - 1)
+        for tail in rest:
+            yield job(tail, n)
+
+    def scores(self) -> ChoiceScores:
+        """What was found, when all jobs have ended."""
+        found = tuple(self.logprob(ids) for ids in self.choices)
+        return ChoiceScores(found, tuple(map(len, self.choices)), self.ended)
 
     def logprob(self, choice: Ids) -> float:
         """Natural log of the probability of a whole choice."""
@@ -243,8 +269,25 @@ class ChoiceSource:
         self._running = []
 
 
-def check(choices: Sequence[str], ids: Sequence[Ids]) -> None:
-    """RequestError for a choice that has no tokens."""
+def scorer(
+    engine: "Engine", prompt: Ids, choices: Sequence[str], top: int = 0, reuse: bool = True
+) -> Scorer:
+    """What scores texts behind a prompt of a loaded model.
+
+    Raises:
+        RequestError: A choice has no tokens.
+        ContextOverflowError: The prompt with the longest choice does not fit the window.
+    """
+    model = engine.loaded()
+    tokenizer = model.tokenizer
+    ids = [tuple(tokenizer.encode(text, special=False, start=False)) for text in choices]
     for text, tokens in zip(choices, ids, strict=True):
         if not tokens:
             raise RequestError(f"the choice {text!r} has no tokens")
+    most = len(prompt) + max(map(len, ids))
+    if most > model.forward.n_ctx:
+        raise ContextOverflowError(most, model.forward.n_ctx)
+    return Scorer(
+        prompt, ids, tokenizer.end_ids, tokenizer.token_bytes, model.config.n_tokens,
+        nested(choices), top, reuse,
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from ..chat.constraints.kinds import parse as read_value
 from ..chat.fold import Fold
 from ..chat.stream import Continued, Source, TokenStream
-from ..errors import ContextOverflowError, LLMError, RequestError
+from ..errors import LLMError, RequestError
 from ..events import (
     Choices,
     Constraint,
@@ -26,14 +26,14 @@ from ..events import (
     Sampling,
     Token,
 )
-from ..provider import CAPABILITIES, ChoiceScores, Pooling, RenderedPrompt, Request
-from . import choice_batch, scoring, vectors
-from .choices import MAX_CHOICES, ChoiceSource, Scorer, nested
-from .choices import check as check_choices
+from ..provider import CAPABILITIES, ChoiceScores, Continuation, Pooling, RenderedPrompt, Request
+from . import scoring, side_by_side, vectors
+from .choices import MAX_CHOICES, ChoiceSource, Scorer, scorer
 from .guidance import Guidance
 from .relevance import judge
 from .rendering import Renderer
 from .sampling_ids import SamplingIds, with_seed
+from .side_by_side import W
 
 if TYPE_CHECKING:
     import numpy as np
@@ -288,27 +288,13 @@ class Local:
         sampling: Sampling,
         fold: Fold,
     ) -> ChoiceSource:
-        scorer = self._scorer(prompt, options, request.logprobs or 0)
+        found = scorer(self._engine, prompt, options, request.logprobs or 0, request.reuse)
 
         def picked(logprobs: list[float]) -> None:
             pairs = zip(options, logprobs, strict=True)
             fold.choices = {text: math.exp(value) for text, value in pairs}
 
-        return ChoiceSource(scorer, self._engine.scheduler.submit, sampling, request.reuse, picked)
-
-    def _scorer(self, prompt: tuple[int, ...], options: Sequence[str], top: int) -> Scorer:
-        model = self._engine.loaded()
-        encode = model.tokenizer.encode
-        ids = [tuple(encode(text, special=False, start=False)) for text in options]
-        check_choices(options, ids)
-        most = len(prompt) + max(map(len, ids))
-        if most > model.forward.n_ctx:
-            raise ContextOverflowError(most, model.forward.n_ctx)
-        tokenizer = model.tokenizer
-        return Scorer(
-            prompt, ids, tokenizer.end_ids, tokenizer.token_bytes, model.config.n_tokens,
-            nested(options), top,
-        )  # fmt: skip
+        return ChoiceSource(found, self._engine.scheduler.submit, sampling, request.reuse, picked)
 
     def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
         """The natural log of each whole choice's probability behind the prompt."""
@@ -321,15 +307,27 @@ class Local:
         prompt = self.render(request)
         if not prompt.ids:
             raise RequestError("choices cannot be scored behind an empty prompt")
-        return self._scorer(prompt.ids, choices, 0)
+        return scorer(self._engine, prompt.ids, choices, reuse=request.reuse)
 
     def score_batch(
         self, asked: Iterable[tuple[Request, Sequence[str]]]
     ) -> Iterator[ChoiceScores | LLMError]:
         """The scores of each prompt's choices, in order; see `provider.BatchScoring`."""
+        for done in self._side_by_side(functools.partial(self._scorer_of, *p) for p in asked):
+            yield done if isinstance(done, LLMError) else done.scores()
+
+    def score_continuations(
+        self, asked: Iterable[tuple[Sequence[int], Sequence[int]]]
+    ) -> Iterator[Continuation | LLMError]:
+        """The log-probability of each token of a continuation; see `provider.BatchScoring`."""
+        for done in self._side_by_side(
+            functools.partial(scoring.line, self._engine, *pair) for pair in asked
+        ):
+            yield done if isinstance(done, LLMError) else done.found()
+
+    def _side_by_side(self, asked: Iterable[Callable[[], W]]) -> Iterator[W | LLMError]:
         scheduler, slots = self._engine.scheduler, self._engine.loaded().forward.n_slots
-        jobs = ((functools.partial(self._scorer_of, *pair), pair[0].reuse) for pair in asked)
-        return choice_batch.scores(jobs, scheduler.submit, JOBS_PER_SLOT * slots)
+        return side_by_side.run(asked, scheduler.submit, JOBS_PER_SLOT * slots)
 
     def _submit(
         self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: "Guide | None"

@@ -90,3 +90,29 @@ def test_many_prompts_take_bounded_memory(toy):
 
     assert sum(1 for _ in deciding(toy.provider, prompts(), {"yes_no": True})) == 300
     assert most <= 40
+
+
+def test_a_continuation_has_the_logprobs_of_every_position_in_every_batch(toy):
+    rng = random.Random(3)
+    pairs = [
+        ([rng.randrange(3, 60) for _ in range(rng.randrange(1, 40))],
+         [rng.randrange(3, 60) for _ in range(rng.randrange(1, 12))])
+        for _ in range(24)
+    ]  # fmt: skip
+    found = list(toy.provider.score_continuations(pairs))
+    for (context, ids), got in zip(pairs, found, strict=True):
+        rows = toy.logprobs([*context, *ids])[len(context) - 1 : -1]
+        np.testing.assert_allclose(got.logprobs, rows[np.arange(len(ids)), ids], atol=2e-6)
+        assert got.greedy == all(rows.argmax(-1) == ids)
+        assert got.logprob == math.fsum(got.logprobs)
+    assert list(toy.provider.score_continuations(pairs[::-1])) == found[::-1]
+    best = int(toy.logprobs([5, 6])[-1].argmax())
+    assert next(toy.provider.score_continuations([([5, 6], [best])])).greedy
+
+
+def test_a_continuation_that_cannot_be_scored_gets_its_error(toy):
+    asked = [([], [1]), ([1], []), ([1], [10**6]), ([5] * 250, [6] * 8), ([5], [6])]
+    found = list(toy.provider.score_continuations(asked))
+    assert [type(f).__name__ for f in found] == [
+        "RequestError", "RequestError", "RequestError", "ContextOverflowError", "Continuation",
+    ]  # fmt: skip
