@@ -1,8 +1,4 @@
-"""The models that have a name, and what each takes: what `%llm models` shows.
-
-Comes in: the table of models, and the files that are here. Goes out: rows. It must not know
-providers.
-"""
+"""The named models and what each needs, as rows of `%llm models`."""
 
 from collections.abc import Container
 from dataclasses import replace

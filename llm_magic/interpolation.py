@@ -1,11 +1,10 @@
 r"""`{{ name }}` in a prompt is replaced by the value of that name; nothing else is touched.
 
-Comes in: the text of a cell and the names that it may see. Goes out: the prompt. It never evaluates
-code: a name, attributes and literal indices are looked up, nothing is called.
+No code is evaluated: a name, attributes and literal indices are looked up, nothing is called.
 
 The rule is narrow so that JSON, LaTeX, f-strings, templates and `$x` survive byte for byte: two
-braces, at least one blank on each side, a dotted or indexed name, all on one line. One pass: what
-a value contains is never looked at again. `\{{ name }}` is the literal text `{{ name }}`.
+braces, at least one space on each side, a dotted or indexed name, all on one line. One pass: an
+inserted value is never searched for fields. `\{{ name }}` is the literal text `{{ name }}`.
 """
 
 import difflib

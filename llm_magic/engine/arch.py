@@ -1,11 +1,8 @@
-"""A table of architectures: metadata and tensor shapes of a GGUF file -> one frozen `Config`.
+"""A table of architectures: metadata and tensor shapes of a GGUF file become one frozen `Config`.
 
-Comes in: metadata (name -> Python value) and the shape of every tensor (name -> row-major shape).
-Goes out: `Config`, complete and checked: whoever holds one need not look at the file's keys again.
-It must not know tinygrad, files, quantisation or text.
-
-A new architecture is one row of `ARCHITECTURES`, made of the parts in blocks.py, whose docstring
-has the formula that they fill in. Biases and fused tensors are found by their names in the file.
+A `Config` is complete and checked, so nothing else reads the file's keys. A new architecture is one
+row of `ARCHITECTURES`, made of the parts in blocks.py, whose docstring has the formula that they
+fill in. Biases and fused tensors are found by their names in the file.
 """
 
 import math

@@ -1,8 +1,4 @@
-"""The vocabulary of models: the parts of a layer, and `Config`, everything about a model but its
-weights.
-
-Comes in: nothing; these are values, which arch.py makes from a file's metadata. Goes out: what both
-forward passes read. It must not know tinygrad, quantisation or text.
+"""The parts of a layer, and `Config`: everything about a model but its weights.
 
 What every Config computes (x: [rows, dim], float32):
 

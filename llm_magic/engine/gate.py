@@ -1,11 +1,9 @@
-"""A turnstile between the thread that runs cells and the thread that runs the engine.
+"""A lock that the thread of the cells and the thread of the engine hold in turn.
 
 tinygrad appends what another thread realises to a capture in progress, and its Context is global
 to the process. So graphs are built and captured only while no user code can run: between cells, or
 while the cell's thread waits inside one of our calls. Steps that call compiled programs need no
 gate.
-
-Comes in: nothing but thread calls. It must not know tinygrad or IPython.
 """
 
 import threading

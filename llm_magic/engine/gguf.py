@@ -1,9 +1,7 @@
 """A GGUF file (or a set of split files) as metadata and memory-mapped tensors.
 
-Comes in: a path. Goes out: `GGUF`: a dict of metadata and a dict of `TensorInfo` whose bytes are
-views on the mapping, so opening costs the header only. The file is untrusted: all arithmetic is in
-Python integers and every size is compared with the bytes that remain before anything is read or
-allocated. It must not know what the metadata means, how blocks decode, or where files come from.
+`GGUF` has a dict of metadata and a dict of `TensorInfo`, whose bytes are views on the mapping, so
+opening reads the header only. The file is untrusted: see gguf_fields.py.
 
 Layout (little endian, versions 2 and 3): "GGUF", version u32, tensor count u64, entry count u64;
 entries of key, type u32, value; tensor entries of name, n_dims u32, dims u64[n_dims], type u32,

@@ -1,9 +1,7 @@
-"""Memory that the allocator keeps after a load goes back to the system.
-
-Comes in: nothing. Goes out: nothing. It must not know what was loaded.
+"""Returns memory that the allocator keeps after a load to the system.
 
 Building a tokenizer allocates and frees hundreds of thousands of small pieces; glibc keeps the
-pages (measured: 6 MB of SmolLM2's 166, 16 MB of Gemma 3's 414) until it is asked.
+pages (measured: 6 MB of SmolLM2's 166, 16 MB of Gemma 3's 414) until malloc_trim is called.
 """
 
 import ctypes

@@ -1,8 +1,4 @@
-"""A GGUF file becomes a running engine: device, file, tokenizer, forward pass, owner thread.
-
-Comes in: a path and options. Goes out: Engine, whose model is loaded on the owner thread. It must
-not know text beyond the tokenizer, nor roles, nor notebooks.
-"""
+"""Loads a GGUF file into a running engine: device, file, tokenizer, forward pass, owner thread."""
 
 import contextlib
 import json

@@ -1,7 +1,4 @@
-"""What a model file takes and allows, read from its header: nothing is loaded.
-
-Comes in: the path of a GGUF file. Goes out: `Needs`. It must not know names of models.
-"""
+"""The memory and context of a model file, read from its header; nothing is loaded."""
 
 import functools
 import os

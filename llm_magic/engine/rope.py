@@ -1,8 +1,4 @@
-"""Rotary position embeddings: which entries of a head turn, and how fast.
-
-Comes in: the numbers of a model's metadata. Goes out: `Rope`, a value, and the radians per position
-of each of its pairs. It must not know files or tensors.
-"""
+"""Rotary position embeddings: which entries of a head rotate, and how fast."""
 
 import math
 from dataclasses import dataclass

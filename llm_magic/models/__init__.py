@@ -1,13 +1,12 @@
-"""Names -> files: what a model is called, where its file lies, and how it gets there.
+"""Names to files: what a model's name means, where its file is, and how it gets there.
 
-Comes in: a name, a path, a folder, the URL of a .gguf file or `owner/repo[:file]`. Goes out:
-`Resolved`, a file on this machine; where the checksum is known it was compared. It must not know
-what is inside.
+A name is one of the table, a path, a folder, the URL of a .gguf file, or `owner/repo[:file]`. The
+result is `Resolved`, a file on this machine, compared with its checksum where that is known.
 
-In this package: table.py (the models that have a name), cache.py (files, checksums), wheels.py
-(from the package index), web.py (URLs and the hub), removal.py; here is what a string means.
+In this package: table.py (the named models), cache.py (files, checksums), wheels.py (the package
+index), web.py (URLs and the hub), removal.py.
 
-No network unless a model that is not here is asked for; none at all with LLM_MAGIC_OFFLINE=1.
+The network is used only for a model that is not here, and never with LLM_MAGIC_OFFLINE=1.
 """
 
 import contextlib

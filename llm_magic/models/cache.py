@@ -1,12 +1,9 @@
-"""The folder where fetched models lie: finished files, work in progress, remembered checksums.
+"""The folder of fetched models: finished files, unfinished work, remembered checksums.
 
-Comes in: paths. Goes out: `files()` for finished files, `workspace` for work, `place` between them,
-`sha256`. It must not know models, packages or the network.
-
-What lies in `files` is complete: work is done in a folder of its own under `tmp`, and moves to its
-place in one step. Whoever is interrupted leaves nothing there, and processes that make the same
-file at once do not meet. A checksum is remembered (`stamps`) with the file's size and times, so
-that a start costs a few stat calls, not 100 MB of hashing.
+Files in `files` are complete: work is done in a folder of its own under `tmp`, and moves there in
+one step. An interrupted download leaves nothing there, and processes that make the same file at
+once do not collide. A checksum is remembered (`stamps`) with the file's size and times, so that a
+start costs a few stat calls, not 100 MB of hashing.
 """
 
 import contextlib

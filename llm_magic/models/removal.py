@@ -1,8 +1,4 @@
-"""Fetched models are removed: their files leave the cache, and nothing else does.
-
-Comes in: a name, a URL, `owner/repo[:file]` or a path in the cache. Goes out: what was removed. It
-must not know who uses a model.
-"""
+"""Deletes the files of fetched models from the cache, and nothing else."""
 
 import contextlib
 import os

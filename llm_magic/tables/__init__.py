@@ -1,7 +1,4 @@
-"""The same question for every row of a table: one answer a row, with its numbers and its error.
-
-Comes in: a frame or a list, a template, options of a request. Goes out: a frame of answers. It must
-not know how a model generates nor how a frame is shown.
+"""The same question for every row of a table: one answer per row, with its numbers and its error.
 
 In this package: template.py (a row becomes messages), frames.py (pandas, polars and lists as rows,
 answers as columns), cache.py (a file of finished answers), answers.py (what is known of a row),

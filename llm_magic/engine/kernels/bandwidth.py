@@ -1,11 +1,9 @@
-"""How fast threads can read this machine's memory: the ceiling of decoding.
+"""The read bandwidth of this machine's memory: the upper limit of decoding speed.
 
-Comes in: how many threads. Goes out: bytes a second. It must not know models.
-
-numpy's reductions stay below what the memory gives (measured: 33-35 GB/s where this loop reads at
-41, with one thread or two), so that a share of theirs would flatter by a fifth. The loop is our
-own, compiled as the kernels are, in one run of addresses per thread and in several (some memory
-controllers like the one better, some the other); the best pass counts.
+NumPy's reductions do not reach it (measured: 33-35 GB/s where this loop reads 41, with one thread
+or two), so a share of theirs would be too high by a fifth. The loop is compiled like the kernels.
+It reads one address range per thread and then several (memory controllers differ in which is
+faster); the fastest pass counts.
 """
 
 import ctypes

@@ -1,8 +1,5 @@
 """The forward pass on the CPU by our own kernels: one compiled function, called a few times a step.
 
-Comes in: an open GGUF file and its Config. Goes out: `KernelForward`, which implements `Forward`.
-It must not know requests, sampling or text.
-
 The C sources in c/ are compiled by tinygrad's CPU compiler and bound as one tinygrad custom kernel
 on tinygrad buffers. tinygrad loads the program and runs it once; from then on its function pointer
 is called directly with a fixed argument block, which costs microseconds, and releases the GIL.

@@ -1,8 +1,7 @@
-"""Where everything lies: the tables that the C code reads, computed once per model.
+"""The memory layout of the kernels: the tables that the C code reads, computed once per model.
 
-Comes in: Config, the file's tensors, sizes. Goes out: `Layout`: offsets of weights and scratch
-memory, and the bytes of `model_t`. The structs mirror c/model.h and c/weights.h field by field.
-It must not know files, threads or tinygrad.
+`Layout` holds offsets of weights and scratch memory, and the bytes of `model_t`. Its structs mirror
+c/model.h and c/weights.h field by field.
 """
 
 from collections.abc import Callable, Mapping

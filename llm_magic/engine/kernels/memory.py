@@ -1,9 +1,7 @@
-"""Memory of the kernels: private to this process, taken by the system only as it is touched.
+"""Memory of the kernels: private to this process, allocated by the system only when touched.
 
 tinygrad's own CPU buffers are shared mappings: a forked child would write into its parent's cache,
-and huge pages are off there. These are private mappings, handed to the program by address.
-
-Comes in: sizes. Goes out: `Region`. It must not know what lies in it.
+and huge pages are off there. `Region` is a private mapping, passed to the program by address.
 """
 
 import contextlib

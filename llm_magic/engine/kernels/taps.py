@@ -1,8 +1,7 @@
-"""Taps as the table that the C code walks through: which rows of which point, and the data's place.
+"""Taps as the table that the C code reads: the rows of each point, and the address of the data.
 
-Comes in: `Taps`, Config, the number of rows. Goes out: rows of TAP in the order in which a step
-comes to them. It mirrors tap_t in c/taps.h field by field. A wrong size would read or write outside
-of an array: it is refused here.
+The rows of TAP are in the order in which a step reaches them, and mirror tap_t in c/taps.h field by
+field. A wrong size would read or write outside of an array, so it is refused here.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,8 @@
-"""Which variant of the C sources this CPU runs, and the sources of a variant as one text.
+"""The variant of the C sources for this CPU, its source as one text, and its object code.
 
-Comes in: CPU features, or a name that forces a variant. Goes out: `Target`, its source, its object
-code from tinygrad's own CPU compiler. It must not know models, buffers or threads.
-
-All variants share every file but the header of primitives, `isa_<header>.h`. The instruction set is
-named to the compiler in full (never "native"), so a cached object is right for any CPU that has
-these features, and wrong for none.
+All variants share every file but the header of primitives, `isa_<header>.h`. The compiler gets the
+instruction set by name (never "native"), so a cached object fits every CPU that has these features,
+and no other.
 """
 
 import platform

@@ -1,11 +1,8 @@
-"""How many threads, and the helper threads that take part in the kernels' steps.
+"""The number of threads, and the helper threads that share the work of a kernel step.
 
 A helper is a daemon thread of Python that stays inside one compiled function (c/team.h): it holds
-no GIL, spins briefly for work and then sleeps in the system. The caller never waits for a helper
-that has not taken a task, so a forked child, which has none, just works alone.
-
-Comes in: a function that runs a kernel command. Goes out: started and stopped helpers. It must not
-know models.
+no GIL, spins briefly for work and then sleeps. The caller never waits for a helper that has not
+taken a task, so a forked child, which has no helpers, works alone.
 """
 
 import os

@@ -1,8 +1,7 @@
 """The portable forward pass: pure tinygrad operations in float32, on any tinygrad device.
 
-Comes in: an open GGUF and its Config, then rows (token id, slot, position). Goes out: logits of
-chosen rows (engine/forward.py). It is the oracle of the kernels: exact weights, float32 keys and
-values, no shortcut that changes a number. It must not know requests, text or threads.
+It is the reference for the kernels: exact weights, float32 keys and values, no shortcut that
+changes a number.
 
 Two programs are compiled, each for 1 and for CHUNK rows: one layer, and the output (norm and
 vocabulary). All layers of the same block run the same program on their own weights. Positions enter

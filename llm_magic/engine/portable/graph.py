@@ -1,8 +1,6 @@
-"""The forward pass as tinygrad expressions: Tensors in, Tensors out, nothing is run here.
+"""The forward pass as tinygrad expressions: Tensors in, Tensors out; nothing is run here.
 
-Comes in: hidden rows, one layer's weights, its cache, a Config. Goes out: what the layer adds to
-the rows, or logits. It must not know files, buffers, slots or programs. What is computed is written
-in blocks.py; here it is shaped so that tinygrad makes fast kernels of it, and few of them.
+blocks.py defines what is computed; here it is shaped so that tinygrad makes few and fast kernels.
 """
 
 import math

@@ -1,10 +1,7 @@
-"""Memory of a tinygrad device, and captured programs that run on it without building anything.
+"""Memory of a tinygrad device, and captured programs that run without building a graph.
 
-Comes in: shapes, and functions of Tensors. Goes out: `Array`, `Program`, `Run`. It must not know
-models or what is computed.
-
-tinygrad's state is global to the process (engine/gate.py). So all that builds graphs is in
-`Program.build`; what steps call looks nothing up that another thread may change meanwhile.
+tinygrad's state is global to the process (engine/gate.py). So graphs are built in `Program.build`
+only; a step reads nothing that another thread may change.
 """
 
 import ctypes

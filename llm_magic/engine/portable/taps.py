@@ -1,8 +1,7 @@
-"""The layers of the portable path with stops at every point that taps reach.
+"""The layers of the portable path with a stop at every point that taps reach.
 
-Comes in: rows of one slot and the taps of a step. Goes out: the rows after the last layer. The
-programs are those of graph.py in three parts; between them the host reads and changes rows. They
-are built when the first step with taps needs them.
+The programs are those of graph.py in three parts; between them the host reads and changes rows.
+They are built when the first step with taps needs them.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,4 @@
-"""Weights of the portable path: decoded from the file, stacked where they are multiplied together.
-
-Comes in: an open GGUF and its Config. Goes out: `Weights`, arrays on a tinygrad device.
-"""
+"""Weights of the portable path: decoded from the file; those multiplied together are stacked."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
 r"""Pre-tokenizers of byte-level BPE vocabularies: where text is cut before any merge.
 
-What comes in: the value of `tokenizer.ggml.pre`. What goes out: a Preset (regular expressions and
-flags), or the pieces of a text. It must not know vocabularies or files.
-
 The expressions are facts of the models, in the form that llama.cpp gives them (src/llama-vocab.cpp
 and src/unicode.cpp), because its token ids are the reference: where it simplified a model's own
 expression (the letter cases of tekken and gpt-4o hold for ASCII only, kimi-k2 ignores marks), so

@@ -1,16 +1,14 @@
-"""Merges of a SentencePiece vocabulary: derived from its scores, and kept on disk.
-
-What comes in: token texts and scores. What goes out: pairs of texts by falling priority, as a BPE
-model takes them. It must not know special tokens or GGUF files.
+"""Merges of a SentencePiece vocabulary: derived from its scores, and cached on disk.
 
 llama.cpp joins the two neighbours whose joined text is the token of highest score, leftmost first.
-A token's text always joins in the same way inside, whatever stands around it, as long as it ends as
-that token: joins that cross its edges would have prevented it, all others come in the same order.
-So each token is the result of one merge only, the last one when its own text is tokenised, and
-that merge is found by doing just that. (Taking every way to cut a token in two, as is usual, gives
-twice as many merges, and an arbitrary order among those of one token.) A BPE model with these
-merges, by falling score, gives llama.cpp's ids. What stays open: tokens of equal score, where it
-takes the leftmost and a BPE model the smaller id; trained vocabularies have distinct scores.
+The inside of a token is always joined in the same way, whatever its neighbours are, if the result
+is that token: joins that cross its edges would have prevented it, all others come in the same
+order. So each token is the result of one merge only, the last one when its own text is tokenised,
+and that merge is found by tokenising the text. (Taking every way to cut a token in two, as is
+usual, gives twice as many merges, and an arbitrary order among those of one token.) A BPE model
+with these merges, by falling score, gives llama.cpp's ids. One difference remains: for tokens of
+equal score llama.cpp takes the leftmost and a BPE model the smaller id; trained vocabularies have
+distinct scores.
 """
 
 import contextlib

@@ -1,8 +1,4 @@
-"""Special tokens in a text: which parts of it are tokens before any tokenising.
-
-What comes in: the texts and ids of control and user-defined tokens, then texts. What goes out:
-non-overlapping spans. It must not know how the rest of a text is tokenised.
-"""
+"""Special tokens in a text: the spans that are tokens before any tokenising."""
 
 import re
 from bisect import bisect_right

@@ -1,7 +1,6 @@
-"""Many strings in one piece of memory.
+"""A sequence of many strings in one block of memory.
 
-Comes in: strings. Goes out: a sequence of them that takes little more than their letters: 262,144
-Python strings and a dictionary of them take 41 MB, this takes 4. It must not know what they mean.
+262,144 Python strings and a dictionary of them take 41 MB; this takes 4.
 """
 
 from array import array

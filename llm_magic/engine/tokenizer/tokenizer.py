@@ -1,8 +1,5 @@
 """Text <-> token ids, built from GGUF metadata on top of the `tokenizers` package.
 
-What comes in: GGUF metadata; then texts or ids. What goes out: ids, texts, and the exact bytes of
-each token. It must not know roles, chat templates or tensors.
-
 The oracle is llama.cpp: the same text gives the same ids, special tokens included, and no Unicode
 normalisation takes place, even where a model's original tokenizer would compose (Qwen2). Two
 deliberate differences: `bos=True` never puts a second BOS before a text that starts with one, and

@@ -1,8 +1,7 @@
 """GGUF metadata -> a checked vocabulary: token texts, kinds, special ids, end ids.
 
-What comes in: the metadata dict of a GGUF file (untrusted) and, optionally, the contents of the
-model's generation_config.json and config.json. What goes out: a Vocabulary in which every id is in
-range and every token has one text. It must not know how text is tokenised.
+The metadata is untrusted. In a `Vocabulary` every id is in range and every token has one text; the
+model's generation_config.json and config.json may add end ids.
 
 The rules for control tokens, their detection by text, and the set of end ids are llama.cpp's
 (src/llama-vocab.cpp), so that a model ends its turn in both at the same token.

@@ -1,8 +1,4 @@
-"""A benchmark's report in a notebook: `%llm bench`, its table, its plot.
-
-Comes in: a Report. Goes out: HTML and matplotlib Axes. It must not know how anything is measured.
-matplotlib is imported on use, never pyplot.
-"""
+"""`%llm bench`: a benchmark's report as a table and a plot. matplotlib is imported on use."""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -1,8 +1,4 @@
-"""Command lines as typed: words, options with their values, what was probably meant.
-
-Comes in: the text of a line and an argparse parser. Goes out: words, namespaces, and UsageErrors
-that help. It must not know what the options do.
-"""
+"""Parses the lines of magics: words, options with their values, hints at misspellings."""
 
 import argparse
 import difflib

@@ -1,9 +1,4 @@
-"""Conversations of the cells, shown and changed: history, undo, reset, fork, export, import.
-
-Comes in: the rest of a command's line, and the notebook's conversations. Goes out: static HTML and
-text that need no kernel, and messages as JSON in OpenAI's form. It must not know how a model
-answers.
-"""
+"""Commands for the conversations of cells: history, undo, reset, fork, export, import."""
 
 import json
 from collections.abc import Iterator, Sequence

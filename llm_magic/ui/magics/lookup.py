@@ -1,7 +1,6 @@
-"""Names on a cell's line -> what the notebook has under them: tools, and constraints of answers.
+"""Looks up the names on a cell's line in the notebook: tools, and constraints of answers.
 
-Comes in: texts of options and the names that a cell may see. Goes out: Tools, and keyword options
-of `LLM.stream`. UsageError says what is wrong, with near spellings. It must not know models.
+A `UsageError` says what is wrong, with near spellings.
 """
 
 import argparse

@@ -1,7 +1,4 @@
-"""When the next frame of a running output may go out: by time, and by what was sent already.
-
-Comes in: sizes and a clock. Goes out: yes or no. It must not know what a frame holds.
-"""
+"""Limits how often a running output is updated: by time, and by the bytes already sent."""
 
 import time
 from collections.abc import Callable, Iterator

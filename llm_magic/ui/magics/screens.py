@@ -1,12 +1,9 @@
-"""A stream on the screen while it runs: one display per cell, updated in place, whole at the end.
+"""Shows a stream while it runs: one display per cell, updated in place, complete at the end.
 
-Comes in: a Stream (or a function that loads a model and reports Progress) and a Screen. Goes out:
-what a person sees, and the Reply. It must not know how a model works nor how options are parsed.
-
-All of it runs on the thread of the cell, so its output lands in its cell. What is sent is bounded:
-at most 15 frames a second, and all frames together weigh no more than six times the last one; the
-interval grows with the text. Frames in between hold the same preferred type as the last one, so the
-output does not jump, and neither heat map nor JSON.
+Everything runs on the thread of the cell, so its output appears in its cell. Traffic is bounded: at
+most 15 frames a second, and all frames together are at most six times as large as the last one; the
+interval grows with the text. Intermediate frames have the same preferred MIME type as the last one,
+so the output does not jump, but neither heat map nor JSON.
 """
 
 import sys

@@ -1,8 +1,4 @@
-"""What is loaded and what there is, as small outputs of the `%llm` commands.
-
-Comes in: the loaded LLMs and the table of models. Goes out: fragments (HTML and text). It must not
-know options or shells.
-"""
+"""Outputs of `%llm`, `%llm status`, `%llm models` and of loading, as HTML and text."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,4 @@
-"""A stream so far, and what to say about it while it runs.
-
-Comes in: events. Goes out: the text, what it will weigh, and words for work that has no text yet.
-Cheap per event: nothing is rendered here. It must not know where it is shown.
-"""
+"""The state of a running stream: its text so far, its size, and the work before its first token."""
 
 import time
 

@@ -1,8 +1,4 @@
-"""`%llm tools`: which functions of the notebook a model could call, and what it would be told.
-
-Comes in: names of the notebook. Goes out: a table with the JSON schema of each tool. It must not
-know conversations.
-"""
+"""`%llm tools`: the functions of the notebook that can be tools, with the schema of each."""
 
 import json
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-// What holds for new branches. Comes in: fields [name, kind, label, default, low, high], what is set,
-// and what was wrong with a wish. Goes out: wishes through `set(name, value)`; null is the default.
+// The settings of new branches. A field is [name, kind, label, default, low, high]; a change is sent
+// by `set(name, value)`, where null is the default.
 
 import { node } from "../shared/dom.js";
 
