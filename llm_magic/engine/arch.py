@@ -27,7 +27,7 @@ from .blocks import (
     Parts,
     QKNorm,
 )
-from .rope import Pairs, Rope
+from .rope import Pairs, Rope, Yarn
 
 Metadata = Mapping[str, object]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -98,7 +98,10 @@ class Architecture:
         turns: (keys, n_layers, rope) -> rope and window of every layer.
         attention_scale: (n_layers, dim, n_heads, head_dim) -> what the key `attention.scale` is
             where the file lacks it.
+        learned_positions: A table of positions is added to the embedding.
+        divided_logits: The key `logit_scale` divides the logits; else it multiplies them.
         names: Role -> name in the file, where it is another than in `LAYER_WEIGHTS`.
+        adjust: (row, keys, shapes) -> the row for this file, where its files differ.
     """
 
     pairs: Pairs
@@ -112,7 +115,10 @@ class Architecture:
     attention_scale: Callable[[int, int, int, int], float] = field(
         default=lambda _n_layers, _dim, _n_heads, head_dim: 1.0 / math.sqrt(head_dim)
     )
+    learned_positions: bool = False
+    divided_logits: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
+    adjust: "Callable[[Architecture, _Keys, Shapes], Architecture] | None" = None
 
 
 def _gemma3_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
@@ -150,6 +156,74 @@ def _gemma3_scale(n_layers: int, dim: int, n_heads: int, head_dim: int) -> float
     return 1.0 / math.sqrt(dim / n_heads if n_layers == 62 else head_dim)
 
 
+def _no_turns(_keys: _Keys, n_layers: int, _rope: Rope) -> tuple[Turns, ...]:
+    return ((None, None),) * n_layers
+
+
+def _one_window(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """All layers have the window that the file names, if it names one."""
+    named = keys.optional("attention.sliding_window")
+    window = None if named is None else keys.count("attention.sliding_window")
+    return ((rope, window),) * n_layers
+
+
+def _smollm3_turns(_keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """Every fourth layer does not turn."""
+    return tuple((rope if (i + 1) % 4 else None, None) for i in range(n_layers))
+
+
+def _windows_turn(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """Three layers with a window that turn, then one that sees all and does not (Cohere 2)."""
+    window = keys.count("attention.sliding_window")
+    return tuple((rope, window) if (i + 1) % 4 else (None, None) for i in range(n_layers))
+
+
+def _exaone4_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """As `_windows_turn` where the file names a window, else all layers turn and see all."""
+    if keys.optional("attention.sliding_window") is None:
+        return ((rope, None),) * n_layers
+    return _windows_turn(keys, n_layers, rope)
+
+
+def _olmo2_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """OLMo 3 names a window: three layers with it and an unscaled rope, then one that sees all."""
+    if keys.optional("attention.sliding_window") is None:
+        return ((rope, None),) * n_layers
+    window = keys.count("attention.sliding_window")
+    local = Rope(rope.base, rope.dim, rope.pairs, factors=rope.factors)
+    return tuple((local, window) if (i + 1) % 4 else (rope, None) for i in range(n_layers))
+
+
+def _one_norm(row: Architecture, _keys: _Keys, shapes: Shapes) -> Architecture:
+    """Parallel parts behind one norm, where the file has no norm for the second part."""
+    if LAYER_WEIGHTS["ffn_norm"].format(i=0) in shapes:
+        return row
+    names = {
+        "ffn_norm": LAYER_WEIGHTS["attn_norm"],
+        "ffn_norm_bias": LAYER_WEIGHTS["attn_norm_bias"],
+    }
+    return replace(row, parallel=True, names={**row.names, **names})
+
+
+def _falcon_norms(row: Architecture, keys: _Keys, shapes: Shapes) -> Architecture:
+    """The large models have a norm of its own for attention, `attn_norm_2`."""
+    row = _one_norm(row, keys, shapes)
+    if "blk.0.attn_norm_2.weight" not in shapes:
+        return row
+    names = {
+        "attn_norm": "blk.{i}.attn_norm_2.weight",
+        "attn_norm_bias": "blk.{i}.attn_norm_2.bias",
+    }
+    return replace(row, names={**row.names, **names})
+
+
+def _gptneox_parallel(row: Architecture, keys: _Keys, _shapes: Shapes) -> Architecture:
+    parallel = keys.metadata.get(keys.name("use_parallel_residual"), True)
+    if not isinstance(parallel, bool):
+        raise GGUFError(f"{keys.name('use_parallel_residual')} must be true or false")
+    return replace(row, parallel=parallel)
+
+
 # Declared out: models with a recurrent state, whole or in some layers (TG-81).
 RECURRENT = frozenset(
     {
@@ -177,6 +251,101 @@ ARCHITECTURES: dict[str, Architecture] = {
         scaled_embedding=True,
         turns=_gemma3_turns,
         attention_scale=_gemma3_scale,
+    ),
+    "phi3": Architecture("halves", turns=_one_window),  # Phi-3, Phi-3.5, Phi-4, Phi-4-mini
+    "olmo2": Architecture(  # OLMo 2, OLMo 3
+        "halves",
+        (
+            Attention(norm=None, qk_norm=QKNorm(over="row"), post="rms"),
+            FeedForward(norm=None, post="rms"),
+        ),
+        turns=_olmo2_turns,
+    ),
+    "exaone4": Architecture(
+        "halves",
+        (
+            Attention(norm=None, qk_norm=QKNorm(), post="rms"),
+            FeedForward(norm=None, post="rms"),
+        ),
+        turns=_exaone4_turns,
+    ),
+    "granite": Architecture("adjacent", divided_logits=True),
+    "smollm3": Architecture("adjacent", turns=_smollm3_turns),
+    "glm4": Architecture("adjacent", (Attention(post="rms"), FeedForward(post="rms"))),
+    "chatglm": Architecture("adjacent"),  # ChatGLM 3, GLM-4-9B
+    "internlm2": Architecture("adjacent"),
+    "ernie4_5": Architecture("adjacent"),
+    "seed_oss": Architecture(
+        "halves", names={"ffn_norm": LAYER_WEIGHTS["post_attention_norm"]}
+    ),
+    "arcee": Architecture("adjacent", (Attention(), FeedForward("relu_squared", gated=False))),
+    "starcoder2": Architecture(
+        "halves",
+        (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
+        output_norm="layer",
+        turns=_one_window,
+    ),
+    "stablelm": Architecture(
+        "halves",
+        (
+            Attention(norm="layer", qk_norm=QKNorm("layer", own=True, optional=True)),
+            FeedForward(norm="layer"),
+        ),
+        output_norm="layer",
+        adjust=_one_norm,
+    ),
+    "gpt2": Architecture(
+        "halves",
+        (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
+        output_norm="layer",
+        learned_positions=True,
+        turns=_no_turns,
+    ),
+    "starcoder": Architecture(
+        "halves",
+        (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
+        output_norm="layer",
+        learned_positions=True,
+        turns=_no_turns,
+    ),
+    "gptneox": Architecture(  # GPT-NeoX, Pythia
+        "halves",
+        (Attention(norm="layer"), FeedForward("gelu", gated=False, norm="layer")),
+        output_norm="layer",
+        adjust=_gptneox_parallel,
+    ),
+    "phi2": Architecture(  # Phi-1, Phi-1.5, Phi-2
+        "halves",
+        (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
+        output_norm="layer",
+        adjust=_one_norm,
+    ),
+    "falcon": Architecture(
+        "halves",
+        (Attention(norm="layer"), FeedForward("gelu", gated=False, norm="layer")),
+        output_norm="layer",
+        adjust=_falcon_norms,
+    ),
+    "command-r": Architecture(
+        "adjacent",
+        (
+            Attention(norm="layer", qk_norm=QKNorm("layer", own=True, optional=True)),
+            FeedForward(norm="layer"),
+        ),
+        output_norm="layer",
+        adjust=_one_norm,
+    ),
+    "cohere2": Architecture(
+        "adjacent",
+        (Attention(norm="layer"), FeedForward(norm="layer")),
+        output_norm="layer",
+        turns=_windows_turn,
+        adjust=_one_norm,
+    ),
+    "nemotron": Architecture(
+        "halves",
+        (Attention(norm="layer"), FeedForward("relu_squared", gated=False, norm="layer")),
+        output_norm="layer",
     ),
 }
 
@@ -217,8 +386,15 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
             f"{keys.name('block_count')} is {n_layers}, the file has {len(shapes)} tensors"
         )
     n_vocab, n_tokens = _vocabulary(keys, shapes)
+    if row.adjust:
+        row = row.adjust(row, keys, shapes)
     rope = _rope(keys, row.pairs, head_dim, shapes)
     block, fused = _block(row, keys, shapes)
+    extras = {r for r in _EXTRAS if MODEL_WEIGHTS[r] in shapes}
+    extras |= {"positions"} if row.learned_positions else set()
+    logit_scale = keys.optional("logit_scale") or 1.0
+    if row.divided_logits:
+        logit_scale = 1.0 / logit_scale
     kind = "attention.layer_norm_rms_epsilon"
     if row.output_norm == "layer":
         kind = "attention.layer_norm_epsilon"
@@ -231,15 +407,19 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
         n_vocab=n_vocab,
         n_tokens=n_tokens,
         n_ctx_train=keys.count("context_length"),
+        n_ctx_most=keys.count("context_length"),
         layers=tuple(Layer(block, *turn) for turn in row.turns(keys, n_layers, rope)),
         norm_eps=keys.real(kind),
         attention_scale=keys.optional("attention.scale")
         or row.attention_scale(n_layers, dim, n_heads, head_dim),
         output_norm=row.output_norm,
-        embedding_scale=math.sqrt(dim) if row.scaled_embedding else 1.0,
+        embedding_scale=math.sqrt(dim)
+        if row.scaled_embedding
+        else keys.optional("embedding_scale") or 1.0,
         attention_softcap=keys.optional("attn_logit_softcapping"),
         logit_softcap=keys.optional("final_logit_softcapping"),
-        extras=frozenset(r for r in _EXTRAS if MODEL_WEIGHTS[r] in shapes),
+        logit_scale=logit_scale,
+        extras=frozenset(extras),
         names=tuple(row.names.items()),
         fused=fused,
     )
@@ -274,7 +454,8 @@ def _block(row: Architecture, keys: _Keys, shapes: Shapes) -> tuple[Block, froze
         attention = replace(attention, qk_norm=None)
     width = keys.count("feed_forward_length")
     feed_forward = replace(feed_forward, biases=biases(feed_forward), width=width)
-    return Block((attention, feed_forward), row.parallel), frozenset(fused)
+    scale = keys.optional("residual_scale") or 1.0
+    return Block((attention, feed_forward), row.parallel, scale), frozenset(fused)
 
 
 def _head_dim(keys: _Keys, dim: int, n_heads: int) -> int:
@@ -297,19 +478,48 @@ def _rope(keys: _Keys, pairs: Pairs, head_dim: int, shapes: Shapes) -> Rope:
         raise GGUFError(
             f"{keys.name('rope.dimension_count')} must be even and at most {head_dim}, not {turned}"
         )
+    base = keys.real("rope.freq_base", 10_000.0)
+    magnitude = keys.optional("rope.scaling.attn_factor") or 1.0
+    if MODEL_WEIGHTS["rope_factors_long"] in shapes:
+        original = keys.count("rope.scaling.original_context_length")
+        roles = ("rope_factors_short", "rope_factors_long")
+        return Rope(base, turned, pairs, 1.0, *roles, original, magnitude=magnitude)
+    factors = "rope_factors" if MODEL_WEIGHTS["rope_factors"] in shapes else None
     scaling = keys.metadata.get(keys.name("rope.scaling.type"), "none")
+    if isinstance(scaling, str) and scaling == "yarn":
+        yarn = _yarn(keys)
+        by = magnitude * _yarn_magnitude(keys, yarn.factor)
+        return Rope(base, turned, pairs, factors=factors, yarn=yarn, magnitude=by)
     linear = 1.0
     if isinstance(scaling, str) and scaling == "linear":
         linear = keys.real("rope.scaling.factor")
-    elif not isinstance(scaling, str) or scaling != "none":
+    elif not isinstance(scaling, str) or scaling not in ("none", "longrope"):
         raise UnsupportedModelError(
-            f"rope scaling {quoted(scaling)} is not supported; supported: none, linear, "
-            "rope_freqs.weight"
+            f"rope scaling {quoted(scaling)} is not supported; supported: none, linear, yarn, "
+            "longrope, rope_freqs.weight"
         )
     elif old := keys.optional("rope.scale_linear"):  # files from before rope.scaling.*
         linear = old
-    factors = "rope_factors" if MODEL_WEIGHTS["rope_factors"] in shapes else None
-    return Rope(keys.real("rope.freq_base", 10_000.0), turned, pairs, linear, factors)
+    return Rope(base, turned, pairs, linear, factors, magnitude=magnitude)
+
+
+def _yarn(keys: _Keys) -> Yarn:
+    return Yarn(
+        keys.real("rope.scaling.factor"),
+        keys.count("rope.scaling.original_context_length", keys.count("context_length")),
+        keys.real("rope.scaling.yarn_beta_fast", 32.0),
+        keys.real("rope.scaling.yarn_beta_slow", 1.0),
+    )
+
+
+def _yarn_magnitude(keys: _Keys, factor: float) -> float:
+    """What YaRN multiplies cosines and sines by: 1 + 0.1 ln factor, unless the model undoes it."""
+
+    def grown(by: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+
+    undone = keys.optional("rope.scaling.yarn_log_multiplier")
+    return grown(1.0) / (1.0 if undone is None else grown(undone))
 
 
 def _vocabulary(keys: _Keys, shapes: Shapes) -> tuple[int, int]:

@@ -28,7 +28,7 @@ the sum already.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from .gguf import TensorInfo
@@ -46,6 +46,8 @@ MODEL_WEIGHTS = {
     "output": "output.weight",
     "output_bias": "output.bias",
     "rope_factors": "rope_freqs.weight",
+    "rope_factors_short": "rope_factors_short.weight",
+    "rope_factors_long": "rope_factors_long.weight",
 }
 LAYER_WEIGHTS = {
     "attn_norm": "blk.{i}.attn_norm.weight",
@@ -74,7 +76,7 @@ LAYER_WEIGHTS = {
 # Weights that are no matrices, though some files give them two axes.
 VECTORS = frozenset(
     role for role in (*MODEL_WEIGHTS, *LAYER_WEIGHTS) if role.endswith(("norm", "_bias"))
-) | {"rope_factors"}
+) | {"rope_factors", "rope_factors_short", "rope_factors_long"}
 # Tensors that hold several weights, their rows under each other: name in the file -> roles.
 FUSED = {
     "blk.{i}.attn_qkv.weight": ("attn_q", "attn_k", "attn_v"),
@@ -222,6 +224,9 @@ class Config:
         head_dim: Of queries, keys and values alike.
         n_vocab: Rows of the embedding and of the output matrix.
         n_tokens: Entries of the tokenizer, <= n_vocab: ids from n_tokens on are padding rows.
+        n_ctx_train: Tokens of context that the model was made for.
+        n_ctx_most: Tokens that the context may grow to; less than n_ctx_train where the angles of
+            a longer context are others, see `at_context`.
         layers: Their ropes turn as many entries, in the same pairs.
         extras: Roles outside the layers that this file has beyond embedding and output norm.
         names: (role, name in the file) where the architecture has names of its own.
@@ -236,6 +241,7 @@ class Config:
     n_vocab: int
     n_tokens: int
     n_ctx_train: int
+    n_ctx_most: int
     layers: tuple[Layer, ...]
     norm_eps: float
     attention_scale: float
@@ -247,6 +253,19 @@ class Config:
     extras: frozenset[str] = frozenset()
     names: tuple[tuple[str, str], ...] = ()
     fused: frozenset[str] = frozenset()
+
+    def at_context(self, n_ctx: int) -> "Config":
+        """The model as it computes with a context of so many tokens.
+
+        Where its angles depend on the context (longrope), they are settled: a context up to
+        `n_ctx_most` keeps them.
+        """
+        settled = {rope: rope.at_context(n_ctx) for rope in self.ropes if rope}
+        if all(rope == new for rope, new in settled.items()):
+            return self
+        layers = [replace(la, rope=settled[la.rope] if la.rope else None) for la in self.layers]
+        shorter = [r.original for r in settled if r.long_factors and n_ctx <= r.original]
+        return replace(self, layers=tuple(layers), n_ctx_most=min([self.n_ctx_most, *shorter]))
 
     @property
     def n_layers(self) -> int:
@@ -284,7 +303,8 @@ class Config:
     def model_roles(self) -> tuple[str, ...]:
         """Weights outside the layers. A tied model has no "output": read "embedding" twice."""
         wanted = {"embedding", "output_norm", *self.extras}
-        wanted |= {rope.factors for rope in self.ropes if rope and rope.factors}
+        for rope in self.ropes:
+            wanted |= {role for role in (rope and (rope.factors, rope.long_factors)) or () if role}
         return tuple(role for role in MODEL_WEIGHTS if role in wanted)
 
     def shape(self, role: str, layer: int = 0) -> tuple[int, ...]:
@@ -298,7 +318,7 @@ class Config:
                 return (self.n_ctx_train, dim)
             case "output_bias":
                 return (self.n_vocab,)
-            case "rope_factors":
+            case "rope_factors" | "rope_factors_short" | "rope_factors_long":
                 return (next((rope.dim for rope in self.ropes if rope), 0) // 2,)
             case "attn_q" | "attn_q_bias":
                 return (q, dim) if role == "attn_q" else (q,)

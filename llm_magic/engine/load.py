@@ -111,8 +111,14 @@ class Engine:
     ) -> None:
         """Ask for at least so much; see Scheduler.resize. None: what there is is enough."""
         forward = self.loaded().forward
-        limit = self.loaded().config.n_ctx_train
-        ctx = min(n_ctx or 0, limit)
+        config = self.loaded().config
+        ctx = min(n_ctx or 0, config.n_ctx_train)
+        if ctx > config.n_ctx_most:
+            raise ModelError(
+                f"{self.path.name} is loaded for contexts of up to {config.n_ctx_most:,} tokens: "
+                "longer ones turn its heads by other factors; unload it (%llm unload) before "
+                f"loading it with ctx={ctx}"
+            )
         if ctx > forward.n_ctx or (n_slots or 0) > forward.n_slots:
             self.scheduler.resize(ctx, n_slots or 0)
         set_threads, threads = getattr(forward, "set_threads", None), _at_most_all(threads)
@@ -160,6 +166,7 @@ class Engine:
             config = arch.read_config(
                 gguf.metadata, {name: t.shape for name, t in gguf.tensors.items()}
             )
+            config = config.at_context(min(self.options.n_ctx, config.n_ctx_train))
             tokenizer = build_tokenizer(
                 gguf.metadata, cache_dir=cache_dir() / "tokenizers", configs=_configs(self.path),
                 check=lambda: self._say("load", 0, 0),

@@ -1,7 +1,7 @@
 """Rotary position embeddings: which entries of a head rotate, and how fast."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -55,6 +55,8 @@ class Rope:
         pairs: Which entries turn together.
         linear: Positions are divided by it ("linear" rope scaling).
         factors: Role of the tensor whose entries divide the angles (Llama 3.1, longrope), or None.
+        long_factors: Role of the tensor that takes its place where the context is longer than
+            `original` tokens (longrope: Ding et al. 2024).
         yarn: Scaling that differs between pairs.
         magnitude: Cosines and sines are multiplied by it (YaRN, longrope): queries and keys grow.
     """
@@ -64,8 +66,17 @@ class Rope:
     pairs: Pairs
     linear: float = 1.0
     factors: str | None = None
+    long_factors: str | None = None
+    original: int = 0
     yarn: Yarn | None = None
     magnitude: float = 1.0
+
+    def at_context(self, n_ctx: int) -> "Rope":
+        """With the factors for a context of so many tokens."""
+        if self.long_factors is None:
+            return self
+        factors = self.long_factors if n_ctx > self.original else self.factors
+        return replace(self, factors=factors, long_factors=None)
 
     def inv_freq(self, factors: npt.NDArray[np.float32] | None = None) -> F64:
         """Radians per position of each pair, float64 [dim // 2].

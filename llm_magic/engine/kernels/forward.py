@@ -103,6 +103,7 @@ class KernelForward:
     ) -> None:
         if reason := supports(gguf, config):
             raise UnsupportedModelError(f"the kernel path cannot run this model: {reason}")
+        config = config.at_context(n_ctx)
         self.config, self._n_ctx, self._n_slots = config, n_ctx, n_slots
         forced = target or os.environ.get("LLM_MAGIC_KERNEL") or None
         self.target: Target = choose(cpu_features(), forced)

@@ -72,6 +72,7 @@ class Portable:
         gate: Gate | None = None,
         on_progress: Say | None = None,
     ) -> None:
+        config = config.at_context(n_ctx)
         self.config, self.device = config, device
         if device == "CPU":
             check_fits(gguf.path.name, need(config), n_ctx)

@@ -1,0 +1,276 @@
+"""Small models of many architectures, made from nothing but their names: the same bytes everywhere.
+
+`write(path, case)` makes a GGUF file with the keys and tensors that llama.cpp's converter writes
+for the family. Its weights follow from the tensors' names, so that a reference that was computed
+elsewhere (tests/data/architectures) belongs to the file that a test makes.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from support.toy import _add, _tokenizer_keys
+
+DIM, HEADS, KV, HEAD, FF, CTX = 64, 4, 2, 16, 96, 256
+VOCAB = 299  # of the toy tokenizer
+EXPERTS, USED, EXPERT_FF = 6, 2, 48
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file. layer: tensors of a layer ("attn_q.weight") and their shapes, "" for none.
+
+    keys: without the architecture's prefix, over the common ones; None leaves a key out.
+    """
+
+    arch: str
+    layer: Shapes
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    other: Shapes = field(default_factory=dict)  # tensors outside the layers
+    layers: int = 4
+    tied: bool = True
+    n_ctx: int = CTX
+    norm: str = "rms"
+    peer: str = ""  # why llama.cpp is no reference for it
+    values: Mapping[str, Any] = field(default_factory=dict)  # of tensors, instead of random ones
+    first: Shapes = field(default_factory=dict)  # what layer 0 has instead of `layer`
+
+
+def attention(
+    q: int = HEADS * HEAD, kv: int = KV * HEAD, bias: bool = False, out_bias: bool = False
+) -> Shapes:
+    out: Shapes = {"attn_q.weight": (q, DIM), "attn_k.weight": (kv, DIM)}
+    out |= {"attn_v.weight": (kv, DIM), "attn_output.weight": (DIM, q)}
+    out |= {"attn_q.bias": (q,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)} if bias else {}
+    return out | ({"attn_output.bias": (DIM,)} if out_bias else {})
+
+
+def fused(kv: int = KV * HEAD, bias: bool = False, out_bias: bool = False) -> Shapes:
+    n = DIM + 2 * kv
+    out: Shapes = {"attn_qkv.weight": (n, DIM), "attn_output.weight": (DIM, DIM)}
+    out |= {"attn_qkv.bias": (n,)} if bias else {}
+    return out | ({"attn_output.bias": (DIM,)} if out_bias else {})
+
+
+def gated(bias: bool = False) -> Shapes:
+    return {
+        "ffn_gate.weight": (FF, DIM),
+        "ffn_up.weight": (FF, DIM),
+        "ffn_down.weight": (DIM, FF),
+    }
+
+
+def plain(bias: bool = False, up: int = FF) -> Shapes:
+    out: Shapes = {"ffn_up.weight": (up, DIM), "ffn_down.weight": (DIM, FF)}
+    return out | ({"ffn_up.bias": (up,), "ffn_down.bias": (DIM,)} if bias else {})
+
+
+def norms(*names: str, bias: bool = False) -> Shapes:
+    out: Shapes = {f"{name}.weight": (DIM,) for name in names}
+    return out | ({f"{name}.bias": (DIM,) for name in names} if bias else {})
+
+
+PRE = norms("attn_norm", "ffn_norm")
+PRE_BIAS = norms("attn_norm", "ffn_norm", bias=True)
+POST = norms("post_attention_norm", "post_ffw_norm")
+OUT_BIAS: Shapes = {"output_norm.bias": (DIM,)}
+HEAD_NORMS: Shapes = {"attn_q_norm.weight": (HEAD,), "attn_k_norm.weight": (HEAD,)}
+OWN_NORMS: Shapes = {"attn_q_norm.weight": (HEADS, HEAD), "attn_k_norm.weight": (KV, HEAD)}
+ROW_NORMS: Shapes = {"attn_q_norm.weight": (HEADS * HEAD,), "attn_k_norm.weight": (KV * HEAD,)}
+LONG = {"rope_factors_short.weight": np.linspace(1, 1.5, 6, dtype=np.float32),
+        "rope_factors_long.weight": np.linspace(1, 9, 6, dtype=np.float32)}  # fmt: skip
+LONGROPE = {"rope.dimension_count": 12, "rope.scaling.original_context_length": 32,
+            "rope.scaling.attn_factor": 1.19}  # fmt: skip
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 64}  # fmt: skip
+WINDOW = {"attention.sliding_window": 8}
+
+CASES: dict[str, Case] = {
+    "llama": Case("llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD}),
+    "mistral": Case(
+        "llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD}, tied=False
+    ),
+    "llama-yarn": Case("llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD, **YARN}),
+    "qwen2": Case("qwen2", PRE | attention(bias=True) | gated()),
+    "qwen2-yarn": Case("qwen2", PRE | attention(bias=True) | gated(), YARN),
+    "qwen3": Case("qwen3", PRE | HEAD_NORMS | attention() | gated()),
+    "phi3": Case(
+        "phi3",
+        PRE | fused() | plain(up=2 * FF),
+        {"rope.dimension_count": HEAD, "rope.scaling.original_context_length": CTX, **WINDOW},
+        tied=False,
+        peer="llama.cpp leaves the window of Phi-3 out",
+    ),
+    "phi3-long": Case(
+        "phi3", PRE | fused() | plain(up=2 * FF), LONGROPE, tied=False, values=LONG
+    ),
+    "phi3-short": Case(
+        "phi3", PRE | fused() | plain(up=2 * FF), {**LONGROPE, "context_length": 256},
+        values=LONG, n_ctx=32,
+        peer="the harness asks for a longer context",
+    ),
+    "olmo2": Case("olmo2", POST | ROW_NORMS | attention() | gated(), tied=False),
+    "granite": Case(
+        "granite",
+        PRE | attention() | gated(),
+        {"rope.dimension_count": HEAD, "attention.scale": 0.2, "embedding_scale": 3.0,
+         "residual_scale": 0.3, "logit_scale": 2.0},
+    ),
+    "smollm3": Case("smollm3", PRE | attention() | gated(), {"rope.dimension_count": HEAD}),
+    "glm4": Case(
+        "glm4", PRE | POST | attention(bias=True) | plain(up=2 * FF), {"rope.dimension_count": 8},
+        tied=False,
+    ),
+    "exaone4": Case(
+        "exaone4", POST | HEAD_NORMS | attention() | gated(), WINDOW, layers=5,
+    ),
+    "starcoder2": Case(
+        "starcoder2",
+        PRE_BIAS | attention(bias=True, out_bias=True) | plain(bias=True),
+        other=OUT_BIAS,
+        norm="layer",
+    ),
+    "stablelm": Case(
+        "stablelm", PRE_BIAS | attention(bias=True) | gated(), {"rope.dimension_count": 4},
+        other=OUT_BIAS, norm="layer", tied=False,
+    ),
+    "stablelm-12b": Case(
+        "stablelm",
+        norms("attn_norm", bias=True) | OWN_NORMS | attention() | gated(),
+        {"rope.dimension_count": 4},
+        other=OUT_BIAS, norm="layer", tied=False,
+    ),
+    "gpt2": Case(
+        "gpt2",
+        PRE_BIAS | fused(kv=DIM, bias=True, out_bias=True) | plain(bias=True),
+        {"attention.head_count_kv": None, "rope.freq_base": None},
+        other={**OUT_BIAS, "position_embd.weight": (CTX, DIM)},
+        norm="layer",
+    ),
+    "gptneox": Case(
+        "gptneox",
+        PRE_BIAS | fused(kv=DIM, bias=True, out_bias=True) | plain(bias=True),
+        {"attention.head_count_kv": None, "rope.dimension_count": 4,
+         "use_parallel_residual": True},
+        other=OUT_BIAS, norm="layer", tied=False,
+    ),
+    "phi2": Case(
+        "phi2",
+        norms("attn_norm", bias=True) | attention(kv=DIM, bias=True, out_bias=True)
+        | plain(bias=True),
+        {"attention.head_count_kv": HEADS, "rope.dimension_count": 8},
+        other={**OUT_BIAS, "output.bias": (VOCAB,)}, norm="layer", tied=False,
+    ),
+    "falcon": Case(
+        "falcon", norms("attn_norm", bias=True) | fused(kv=HEAD) | plain(),
+        {"attention.head_count_kv": 1, "rope.freq_base": None},
+        other=OUT_BIAS, norm="layer",
+    ),
+    "falcon-40b": Case(
+        "falcon", norms("attn_norm", "attn_norm_2", bias=True) | fused() | plain(),
+        {"rope.freq_base": None}, other=OUT_BIAS, norm="layer", tied=False,
+    ),
+    "command-r": Case(
+        "command-r", norms("attn_norm") | attention() | gated(), {"logit_scale": 0.5},
+        norm="layer",
+    ),
+    "command-r-plus": Case(
+        "command-r", norms("attn_norm") | OWN_NORMS | attention() | gated(),
+        {"logit_scale": 0.5}, norm="layer", layers=64,
+        peer="it takes the norms of heads for a size of 64 layers alone",
+    ),
+    "cohere2": Case(
+        "cohere2", norms("attn_norm") | attention() | gated(),
+        {"logit_scale": 0.5, "rope.dimension_count": HEAD, **WINDOW}, norm="layer",
+    ),
+    "nemotron": Case(
+        "nemotron", PRE_BIAS | attention() | plain(), {"rope.dimension_count": 8},
+        other=OUT_BIAS, norm="layer", tied=False,
+    ),
+    "arcee": Case("arcee", PRE | attention() | plain(), {"rope.dimension_count": HEAD}),
+    "seed_oss": Case(
+        "seed_oss",
+        norms("attn_norm", "post_attention_norm") | attention(bias=True) | gated(),
+        tied=False,
+    ),
+    "ernie4_5": Case("ernie4_5", PRE | attention() | gated(), {"rope.dimension_count": HEAD}),
+    "internlm2": Case(
+        "internlm2", PRE | attention() | gated(), {"rope.dimension_count": HEAD}, tied=False
+    ),
+    "chatglm": Case(
+        "chatglm", PRE | fused(bias=True) | plain(up=2 * FF), {"rope.dimension_count": 8},
+        tied=False,
+    ),
+}  # fmt: skip
+
+
+def weights(case: Case) -> dict[str, np.ndarray]:
+    """Every tensor of the file, by its name."""
+    shapes: Shapes = {"token_embd.weight": (VOCAB, DIM), "output_norm.weight": (DIM,)}
+    shapes |= {} if case.tied else {"output.weight": (VOCAB, DIM)}
+    shapes |= case.other
+    for i in range(case.layers):
+        own = case.first if case.first and i == 0 else case.layer
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in own.items()}
+    made = {name: _random(name, shape) for name, shape in shapes.items()}
+    return made | {name: np.asarray(value) for name, value in case.values.items()}
+
+
+def _random(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform numbers from the raw bits of a generator that is seeded by the name."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    raw = np.random.PCG64(seed).random_raw(int(np.prod(shape)))
+    x = ((raw >> np.uint64(40)).astype(np.float64) / 2**23 - 1).reshape(shape) * 3**0.5
+    if "norm" in name:
+        return (x * 0.1 + (0 if name.endswith(".bias") else 1)).astype(np.float32)
+    if len(shape) == 1:
+        return (x * 0.3).astype(np.float32)
+    gain = 1.5 if "attn_q" in name or "attn_k" in name else 1.0
+    return (x * gain / shape[-1] ** 0.5 * (2 if "token_embd" in name else 1)).astype(np.float32)
+
+
+def keys(case: Case) -> dict[str, Any]:
+    """Metadata without the architecture's prefix."""
+    epsilon = "attention.layer_norm_rms_epsilon"
+    if case.norm == "layer":
+        epsilon = "attention.layer_norm_epsilon"
+    common = {
+        "context_length": CTX,
+        "embedding_length": DIM,
+        "block_count": case.layers,
+        "feed_forward_length": FF,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV,
+        "rope.freq_base": 10_000.0,
+        epsilon: 1e-5,
+    }
+    merged = {**common, **case.keys}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def write(path: Path, case: Case) -> Path:
+    writer = gguf.GGUFWriter(path, case.arch)
+    tokenizer, n_tokens = _tokenizer_keys("bpe", "smollm", *_pieces(), None)
+    assert n_tokens == VOCAB
+    for key, value in tokenizer.items():
+        _add(writer, key, value)
+    for key, value in keys(case).items():
+        _add(writer, f"{case.arch}.{key}", value)
+    for name, array in weights(case).items():
+        writer.add_tensor(name, np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _pieces() -> tuple[list[str], list[str]]:
+    from support.toy import MERGES, PIECES
+
+    return MERGES, PIECES
