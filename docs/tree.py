@@ -1,7 +1,8 @@
 """Generated parts of the documentation.
 
 The annotated tree of docs/how-it-works.md (the first sentence of every file, in reading order), the
-list of docs/decisions/index.md, and docs/reference/magics.md (magics.py).
+list of docs/decisions/index.md, docs/reference/magics.md (magics.py) and docs/reference/models.md
+(architectures.py).
 
 .venv/bin/python docs/tree.py            check, exit 1 if one of them differs
 .venv/bin/python docs/tree.py --write    write them
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import shorten
 
+import architectures
 import magics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,8 +33,8 @@ ORDER = {
     "llm.py hub.py branching.py bench __main__.py ui",
     "bench": "report.py subjects.py worker.py measure.py notebook.py random_model.py command.py",
     "models": "table.py cache.py wheels.py web.py",
-    "engine": "gguf.py quants.py tokenizer arch.py forward.py device.py heap.py gate.py portable "
-    "kernels serving load.py",
+    "engine": "gguf.py quants.py tokenizer blocks.py arch.py rope.py forward.py device.py heap.py "
+    "gate.py portable kernels serving load.py",
     "engine/tokenizer": "tokenizer.py vocabulary.py pretokenizers.py",
     "engine/portable": "forward.py graph.py programs.py",
     "engine/kernels": "targets.py layout.py memory.py team.py forward.py bandwidth.py c",
@@ -146,6 +148,7 @@ def generated() -> dict[Path, str]:
         PAGE: with_tree(PAGE.read_text(encoding="utf-8")),
         DECISIONS / "index.md": decisions(),
         REFERENCE: magics.page(),
+        REFERENCE.with_name("models.md"): architectures.page(),
     }
 
 

@@ -90,6 +90,7 @@ class Architecture:
     """One row: how a Config follows from the metadata, beyond what all architectures share.
 
     Attributes:
+        models: The models whose files name this architecture, for the documentation.
         pairs: Which entries of a head turn together.
         parts: The parts of a layer; their widths and biases come from the file.
         parallel: See `Block`.
@@ -104,6 +105,7 @@ class Architecture:
         adjust: (row, keys, shapes) -> the row for this file, where its files differ.
     """
 
+    models: str
     pairs: Pairs
     parts: Parts = (Attention(), FeedForward())
     parallel: bool = False
@@ -121,23 +123,25 @@ class Architecture:
     adjust: "Callable[[Architecture, _Keys, Shapes], Architecture] | None" = None
 
 
-def _gemma3_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
-    """Five layers with a window and a local rope, then one that sees all. Scaling: global only."""
-    window, period = keys.count("attention.sliding_window"), 6
-    pattern = keys.metadata.get(keys.name("attention.sliding_window_pattern"))
-    base = keys.real("rope.freq_base_swa", 10_000.0)
-    local: Turns = (Rope(base, rope.dim, rope.pairs, factors=rope.factors), window)
-    full: Turns = (rope, None)
-    if isinstance(pattern, list | tuple | np.ndarray):  # one flag a layer: is it local?
+def _with_window(keys: _Keys, n_layers: int, period: int) -> list[bool]:
+    """Which layers have a window: all but every `period`-th, unless the file says otherwise."""
+    name = keys.name("attention.sliding_window_pattern")
+    pattern = keys.metadata.get(name)
+    if isinstance(pattern, list | tuple | np.ndarray):  # one flag a layer
         if len(pattern) != n_layers:
-            raise GGUFError(
-                f"{keys.name('attention.sliding_window_pattern')} has {len(pattern)} entries "
-                f"for {n_layers} layers"
-            )
-        return tuple(local if flag else full for flag in pattern)
+            raise GGUFError(f"{name} has {len(pattern)} entries for {n_layers} layers")
+        return [bool(flag) for flag in pattern]
     if pattern is not None:
         period = keys.count("attention.sliding_window_pattern")
-    return tuple(full if (i + 1) % period == 0 else local for i in range(n_layers))
+    return [(i + 1) % period != 0 for i in range(n_layers)]
+
+
+def _gemma3_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """Five layers with a window and a local rope, then one that sees all. Scaling: global only."""
+    window, base = keys.count("attention.sliding_window"), keys.real("rope.freq_base_swa", 10_000.0)
+    local = Rope(base, rope.dim, rope.pairs, factors=rope.factors)
+    flags = _with_window(keys, n_layers, 6)
+    return tuple((local, window) if flag else (rope, None) for flag in flags)
 
 
 def _gemma2_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
@@ -174,8 +178,8 @@ def _smollm3_turns(_keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]
 
 def _windows_turn(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
     """Three layers with a window that turn, then one that sees all and does not (Cohere 2)."""
-    window = keys.count("attention.sliding_window")
-    return tuple((rope, window) if (i + 1) % 4 else (None, None) for i in range(n_layers))
+    window, flags = keys.count("attention.sliding_window"), _with_window(keys, n_layers, 4)
+    return tuple((rope, window) if flag else (None, None) for flag in flags)
 
 
 def _exaone4_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
@@ -189,9 +193,9 @@ def _olmo2_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
     """OLMo 3 names a window: three layers with it and an unscaled rope, then one that sees all."""
     if keys.optional("attention.sliding_window") is None:
         return ((rope, None),) * n_layers
-    window = keys.count("attention.sliding_window")
+    window, flags = keys.count("attention.sliding_window"), _with_window(keys, n_layers, 4)
     local = Rope(rope.base, rope.dim, rope.pairs, factors=rope.factors)
-    return tuple((local, window) if (i + 1) % 4 else (rope, None) for i in range(n_layers))
+    return tuple((local, window) if flag else (rope, None) for flag in flags)
 
 
 def _one_norm(row: Architecture, _keys: _Keys, shapes: Shapes) -> Architecture:
@@ -233,12 +237,15 @@ RECURRENT = frozenset(
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture("adjacent"),  # Llama, Mistral, SmolLM2, TinyLlama
-    "qwen2": Architecture("halves"),  # Qwen2, Qwen2.5: their biases are found by name
-    "exaone": Architecture("halves"),  # EXAONE 3
-    "qwen3": Architecture("halves", (Attention(qk_norm=QKNorm()), FeedForward())),
-    "gemma": Architecture("halves", (Attention(), FeedForward("gelu_tanh")), scaled_embedding=True),
+    "llama": Architecture("Llama, Mistral, SmolLM2, TinyLlama", "adjacent"),
+    "qwen2": Architecture("Qwen 2, Qwen 2.5", "halves"),
+    "exaone": Architecture("EXAONE 3", "halves"),
+    "qwen3": Architecture("Qwen 3", "halves", (Attention(qk_norm=QKNorm()), FeedForward())),
+    "gemma": Architecture(
+        "Gemma", "halves", (Attention(), FeedForward("gelu_tanh")), scaled_embedding=True
+    ),
     "gemma2": Architecture(
+        "Gemma 2",
         "halves",
         (Attention(post="rms"), FeedForward("gelu_tanh", post="rms")),
         scaled_embedding=True,
@@ -246,14 +253,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         attention_scale=_gemma2_scale,
     ),
     "gemma3": Architecture(
+        "Gemma 3",
         "halves",
         (Attention(qk_norm=QKNorm(), post="rms"), FeedForward("gelu_tanh", post="rms")),
         scaled_embedding=True,
         turns=_gemma3_turns,
         attention_scale=_gemma3_scale,
     ),
-    "phi3": Architecture("halves", turns=_one_window),  # Phi-3, Phi-3.5, Phi-4, Phi-4-mini
-    "olmo2": Architecture(  # OLMo 2, OLMo 3
+    "phi3": Architecture("Phi-3, Phi-3.5, Phi-4, Phi-4-mini", "halves", turns=_one_window),
+    "olmo2": Architecture(
+        "OLMo 2, OLMo 3",
         "halves",
         (
             Attention(norm=None, qk_norm=QKNorm(over="row"), post="rms"),
@@ -262,6 +271,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         turns=_olmo2_turns,
     ),
     "exaone4": Architecture(
+        "EXAONE 4",
         "halves",
         (
             Attention(norm=None, qk_norm=QKNorm(), post="rms"),
@@ -269,23 +279,29 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         turns=_exaone4_turns,
     ),
-    "granite": Architecture("adjacent", divided_logits=True),
-    "smollm3": Architecture("adjacent", turns=_smollm3_turns),
-    "glm4": Architecture("adjacent", (Attention(post="rms"), FeedForward(post="rms"))),
-    "chatglm": Architecture("adjacent"),  # ChatGLM 3, GLM-4-9B
-    "internlm2": Architecture("adjacent"),
-    "ernie4_5": Architecture("adjacent"),
-    "seed_oss": Architecture(
-        "halves", names={"ffn_norm": LAYER_WEIGHTS["post_attention_norm"]}
+    "granite": Architecture("Granite 3", "adjacent", divided_logits=True),
+    "smollm3": Architecture("SmolLM3", "adjacent", turns=_smollm3_turns),
+    "glm4": Architecture(
+        "GLM-4-0414", "adjacent", (Attention(post="rms"), FeedForward(post="rms"))
     ),
-    "arcee": Architecture("adjacent", (Attention(), FeedForward("relu_squared", gated=False))),
+    "chatglm": Architecture("ChatGLM 3, GLM-4-9B", "adjacent"),
+    "internlm2": Architecture("InternLM 2, 2.5", "adjacent"),
+    "ernie4_5": Architecture("ERNIE 4.5", "adjacent"),
+    "seed_oss": Architecture(
+        "Seed-OSS", "halves", names={"ffn_norm": LAYER_WEIGHTS["post_attention_norm"]}
+    ),
+    "arcee": Architecture(
+        "AFM", "adjacent", (Attention(), FeedForward("relu_squared", gated=False))
+    ),
     "starcoder2": Architecture(
+        "StarCoder 2",
         "halves",
         (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
         output_norm="layer",
         turns=_one_window,
     ),
     "stablelm": Architecture(
+        "StableLM, StableLM 2",
         "halves",
         (
             Attention(norm="layer", qk_norm=QKNorm("layer", own=True, optional=True)),
@@ -295,6 +311,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         adjust=_one_norm,
     ),
     "gpt2": Architecture(
+        "GPT-2",
         "halves",
         (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
         output_norm="layer",
@@ -302,31 +319,36 @@ ARCHITECTURES: dict[str, Architecture] = {
         turns=_no_turns,
     ),
     "starcoder": Architecture(
+        "StarCoder, SantaCoder",
         "halves",
         (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
         output_norm="layer",
         learned_positions=True,
         turns=_no_turns,
     ),
-    "gptneox": Architecture(  # GPT-NeoX, Pythia
+    "gptneox": Architecture(
+        "GPT-NeoX, Pythia",
         "halves",
         (Attention(norm="layer"), FeedForward("gelu", gated=False, norm="layer")),
         output_norm="layer",
         adjust=_gptneox_parallel,
     ),
-    "phi2": Architecture(  # Phi-1, Phi-1.5, Phi-2
+    "phi2": Architecture(
+        "Phi-1, Phi-1.5, Phi-2",
         "halves",
         (Attention(norm="layer"), FeedForward("gelu_tanh", gated=False, norm="layer")),
         output_norm="layer",
         adjust=_one_norm,
     ),
     "falcon": Architecture(
+        "Falcon",
         "halves",
         (Attention(norm="layer"), FeedForward("gelu", gated=False, norm="layer")),
         output_norm="layer",
         adjust=_falcon_norms,
     ),
     "command-r": Architecture(
+        "Command R, Command R+",
         "adjacent",
         (
             Attention(norm="layer", qk_norm=QKNorm("layer", own=True, optional=True)),
@@ -336,6 +358,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         adjust=_one_norm,
     ),
     "cohere2": Architecture(
+        "Command R7B, Command A",
         "adjacent",
         (Attention(norm="layer"), FeedForward(norm="layer")),
         output_norm="layer",
@@ -343,6 +366,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         adjust=_one_norm,
     ),
     "nemotron": Architecture(
+        "Nemotron-4, Minitron",
         "halves",
         (Attention(norm="layer"), FeedForward("relu_squared", gated=False, norm="layer")),
         output_norm="layer",
@@ -487,6 +511,8 @@ def _rope(keys: _Keys, pairs: Pairs, head_dim: int, shapes: Shapes) -> Rope:
     factors = "rope_factors" if MODEL_WEIGHTS["rope_factors"] in shapes else None
     scaling = keys.metadata.get(keys.name("rope.scaling.type"), "none")
     if isinstance(scaling, str) and scaling == "yarn":
+        if base <= 1:
+            raise GGUFError(f"{keys.name('rope.freq_base')} must be above 1 with YaRN, not {base}")
         yarn = _yarn(keys)
         by = magnitude * _yarn_magnitude(keys, yarn.factor)
         return Rope(base, turned, pairs, factors=factors, yarn=yarn, magnitude=by)

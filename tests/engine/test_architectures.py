@@ -1,30 +1,33 @@
-"""Every architecture of the table against llama.cpp on the same file, and both of our paths.
+"""Every architecture of the table: both of our paths, transformers in float32, llama.cpp.
 
-The toy files have random weights in float32, so a difference beyond llama.cpp's float16 cache is a
-difference in what is computed: a norm, a rotation, a scale, a window.
+The small files have random weights in float32, so a difference beyond llama.cpp's float16 cache is
+a difference in what is computed: a norm, a rotation, a scale, a window.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import missing
+from support import families
+from support.families import CASES, Case
 from support.kernels_oracle import evaluate, kernel_forward, log_softmax
-from support.toy import toy_gguf
 
 from llm_magic.engine import device
 from llm_magic.engine.arch import ARCHITECTURES, RECURRENT, read_config
 from llm_magic.engine.gguf import open_gguf
-from llm_magic.engine.portable.forward import Portable
+from llm_magic.engine.portable.forward import MAX_ROWS, Portable
 from llm_magic.errors import UnsupportedModelError
 
-IDS = [int(i) for i in np.random.default_rng(5).integers(3, 290, 40)]
-LENGTHS = tuple(range(1, 41))  # of prompts; the windows of the toys are 8 tokens
-HEAD_IS_A_SHARE = ("llama", "qwen2", "exaone")
-WITHIN = 0.05  # nats: llama.cpp keeps keys and values in float16
+LENGTHS = tuple(range(1, 41, 3))  # of prompts; the windows of the files are 8 tokens
+WITHIN = 0.03  # nats: llama.cpp keeps keys and values in float16
+EXACT = 1e-3  # of a logit: transformers in float32
+GOLDENS = Path(__file__).resolve().parents[1] / "data" / "architectures" / "logits.npz"
 
 PEER = """
 import json, sys, xllamacpp
@@ -45,31 +48,66 @@ print("RESULT" + json.dumps(out))
 """
 
 
-@pytest.fixture(scope="module", params=sorted(ARCHITECTURES))
-def toy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    name = request.param
-    path = tmp_path_factory.mktemp(name) / f"{name}.gguf"
-    layers = 7 if name == "gemma3" else 4
-    head = 16 if name in HEAD_IS_A_SHARE else 32  # theirs is dim // heads
-    return toy_gguf(
-        path, arch=name, layers=layers, head_dim=head, heads=4, kv_heads=2, ctx=256, tokenizer="bpe"
-    )
+@dataclass
+class Built:
+    """A case, its file, and what our two paths compute for its tokens: logits [n, vocabulary]."""
+
+    name: str
+    case: Case
+    path: Path
+    ids: list[int]
+    portable: np.ndarray
+    kernels: np.ndarray
+
+
+@pytest.fixture(scope="module", params=sorted(CASES))
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    name, case = request.param, CASES[request.param]
+    path = families.write(tmp_path_factory.mktemp("family") / f"{name}.gguf", case)
+    ids = families.ids(case)
+    kernels = kernel_forward(path, n_ctx=case.n_ctx, n_slots=1)
+    with open_gguf(path) as file:
+        config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
+        portable = Portable(file, config, case.n_ctx, 1, device.prepare().name)
+    parts = [evaluate(portable, ids[i : i + MAX_ROWS], at=i) for i in range(0, len(ids), MAX_ROWS)]
+    made = Built(name, case, path, ids, np.concatenate(parts), evaluate(kernels, ids))
+    portable.close()
+    kernels.close()
+    return made
+
+
+def test_logits_are_those_of_transformers(built: Built) -> None:
+    """float32 of the same weights, computed by another program."""
+    goldens = np.load(GOLDENS)
+    if built.name not in goldens.files:
+        assert not built.case.peer  # then llama.cpp is its reference
+        pytest.skip("transformers has no model of this family")
+    distance = np.abs(built.portable[families.rows(built.case)] - goldens[built.name])
+    assert distance.max() < EXACT
+
+
+def test_both_paths_compute_the_same(built: Built) -> None:
+    kernels, exact = log_softmax(built.kernels), log_softmax(built.portable)
+    assert np.abs(kernels - exact).mean() < 0.001
+    assert np.abs(kernels - exact).max() < 0.01
+    assert (kernels.argmax(-1) == exact.argmax(-1)).mean() >= 0.95
 
 
 @pytest.mark.peers
-def test_an_architecture_computes_what_llama_cpp_does(toy: Path) -> None:
-    if not _has_xllamacpp():
+def test_an_architecture_computes_what_llama_cpp_does(built: Built) -> None:
+    if importlib.util.find_spec("xllamacpp") is None:
         missing("peers", "pip install 'llm-magic[peers]'")
-    command = [sys.executable, "-c", PEER, str(toy), json.dumps(IDS), json.dumps(LENGTHS)]
+    if built.case.peer:
+        pytest.skip(built.case.peer)
+    command = [sys.executable, "-c", PEER, str(built.path)]
+    command += [json.dumps(built.ids), json.dumps(LENGTHS)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     found = [line for line in ran.stdout.splitlines() if line.startswith("RESULT")]
     assert found, ran.stderr[-2000:]
-    forward = kernel_forward(toy)
-    ours = log_softmax(evaluate(forward, IDS))
-    forward.close()
+    ours = log_softmax(built.kernels)
     told = dict(zip(LENGTHS, json.loads(found[0].removeprefix("RESULT")), strict=True))
     told = {n: rows for n, rows in told.items() if rows}
-    assert len(told) >= 5
+    assert told
     assert max(told) > 20
     for n, theirs in told.items():
         ids = [row[0] for row in theirs]
@@ -78,23 +116,8 @@ def test_an_architecture_computes_what_llama_cpp_does(toy: Path) -> None:
         assert ids[0] == ours[n - 1].argmax()
 
 
-def _has_xllamacpp() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("xllamacpp") is not None
-
-
-def test_both_paths_compute_the_same(toy: Path) -> None:
-    forward = kernel_forward(toy)
-    kernels = log_softmax(evaluate(forward, IDS[:30]))
-    forward.close()
-    with open_gguf(toy) as file:
-        config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
-        portable = Portable(file, config, 256, 1, device.prepare().name)
-    exact = log_softmax(evaluate(portable, IDS[:30]))
-    portable.close()
-    assert np.abs(kernels - exact).mean() < 0.002
-    assert (kernels.argmax(-1) == exact.argmax(-1)).mean() >= 0.95
+def test_every_architecture_has_a_case() -> None:
+    assert {case.arch for case in CASES.values()} == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("name", sorted(RECURRENT))

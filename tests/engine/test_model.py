@@ -396,7 +396,7 @@ def test_a_new_architecture_is_one_row_of_the_table(tmp_path, monkeypatch, name,
     with pytest.raises(UnsupportedModelError, match=name):
         portable(path)
     norm = QKNorm() if qk_norm else None
-    row = Architecture("halves", (Attention(qk_norm=norm), FeedForward()))
+    row = Architecture(name, "halves", (Attention(qk_norm=norm), FeedForward()))
     monkeypatch.setitem(arch.ARCHITECTURES, name, row)
     forward = portable(path)
     biases = forward.config.layers[0].block.attention.biases

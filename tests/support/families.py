@@ -13,6 +13,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+
 from support.toy import _add, _tokenizer_keys
 
 DIM, HEADS, KV, HEAD, FF, CTX = 64, 4, 2, 16, 96, 256
@@ -88,6 +89,7 @@ LONGROPE = {"rope.dimension_count": 12, "rope.scaling.original_context_length": 
             "rope.scaling.attn_factor": 1.19}  # fmt: skip
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 64}  # fmt: skip
+GEMMA = {"attention.key_length": HEAD, "attention.value_length": HEAD}
 WINDOW = {"attention.sliding_window": 8}
 
 CASES: dict[str, Case] = {
@@ -95,7 +97,9 @@ CASES: dict[str, Case] = {
     "mistral": Case(
         "llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD}, tied=False
     ),
-    "llama-yarn": Case("llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD, **YARN}),
+    "llama-yarn": Case(
+        "llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD, **YARN}
+    ),
     "qwen2": Case("qwen2", PRE | attention(bias=True) | gated()),
     "qwen2-yarn": Case("qwen2", PRE | attention(bias=True) | gated(), YARN),
     "qwen3": Case("qwen3", PRE | HEAD_NORMS | attention() | gated()),
@@ -111,7 +115,7 @@ CASES: dict[str, Case] = {
     ),
     "phi3-short": Case(
         "phi3", PRE | fused() | plain(up=2 * FF), {**LONGROPE, "context_length": 256},
-        values=LONG, n_ctx=32,
+        values=LONG, n_ctx=32, tied=False,
         peer="the harness asks for a longer context",
     ),
     "olmo2": Case("olmo2", POST | ROW_NORMS | attention() | gated(), tied=False),
@@ -126,8 +130,32 @@ CASES: dict[str, Case] = {
         "glm4", PRE | POST | attention(bias=True) | plain(up=2 * FF), {"rope.dimension_count": 8},
         tied=False,
     ),
-    "exaone4": Case(
+    "exaone": Case("exaone", PRE | attention() | gated(), tied=False),
+    "exaone4": Case("exaone4", POST | HEAD_NORMS | attention() | gated()),
+    "exaone4-32b": Case(
         "exaone4", POST | HEAD_NORMS | attention() | gated(), WINDOW, layers=5,
+        peer="it takes the windows for a size of 64 layers alone",
+    ),
+    "olmo3": Case(
+        "olmo2", POST | ROW_NORMS | attention() | gated(),
+        {**WINDOW, **YARN, "attention.sliding_window_pattern": [True, True, True, False, True]},
+        tied=False, layers=5,
+    ),
+    "gemma": Case("gemma", PRE | attention() | gated(), GEMMA),
+    "gemma2": Case(
+        "gemma2", PRE | POST | attention() | gated(),
+        {**GEMMA, **WINDOW, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    ),
+    "gemma3": Case(
+        "gemma3", PRE | POST | HEAD_NORMS | attention() | gated(),
+        {**GEMMA, **WINDOW, "rope.freq_base": 1e6}, layers=7,
+    ),
+    "starcoder": Case(
+        "starcoder",
+        PRE_BIAS | fused(kv=HEAD, bias=True, out_bias=True) | plain(bias=True),
+        {"attention.head_count_kv": 1, "rope.freq_base": None},
+        other={**OUT_BIAS, "position_embd.weight": (CTX, DIM)},
+        norm="layer",
     ),
     "starcoder2": Case(
         "starcoder2",
@@ -251,6 +279,17 @@ def keys(case: Case) -> dict[str, Any]:
     }
     merged = {**common, **case.keys}
     return {key: value for key, value in merged.items() if value is not None}
+
+
+def ids(case: Case) -> list[int]:
+    """The tokens of the test: 40, or as many as the case's context has."""
+    raw = np.random.PCG64(5).random_raw(min(40, case.n_ctx))
+    return [int(i) % 287 + 3 for i in raw]
+
+
+def rows(case: Case) -> list[int]:
+    """The positions whose logits are kept as a reference."""
+    return [i for i in (0, 1, 4, 9, 17, 25, 31, 39) if i < case.n_ctx]
 
 
 def write(path: Path, case: Case) -> Path:

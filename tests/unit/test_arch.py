@@ -197,7 +197,44 @@ def test_linear_scaling_divides_positions():
     assert 8 * rope.inv_freq() == pytest.approx(2 * Rope(1e4, 4, "halves").inv_freq())
 
 
-@pytest.mark.parametrize("kind", ["yarn", "longrope", "dynamic", 7])
+def test_yarn_keeps_fast_pairs_and_slows_slow_ones(llama):
+    """Peng et al. 2023; what the model does to its magnitude is in the file."""
+    keys = {
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.factor": 4.0,
+        "llama.rope.scaling.original_context_length": 64,
+        "llama.rope.freq_base": 1e4,
+    }
+    rope = read_config(*changed(llama, keys)).layers[0].rope
+    plain = Rope(1e4, 16, "adjacent").inv_freq()
+    assert rope.inv_freq()[0] == pytest.approx(plain[0])
+    assert rope.inv_freq()[-1] == pytest.approx(plain[-1] / 4)
+    assert rope.magnitude == pytest.approx(1 + 0.1 * math.log(4))
+    undone = keys | {"llama.rope.scaling.yarn_log_multiplier": 1.0}
+    assert read_config(*changed(llama, undone)).layers[0].rope.magnitude == pytest.approx(1.0)
+    assert "llama.rope.scaling.factor" in refused(
+        GGUFError, *llama, keys=keys | {"llama.rope.scaling.factor": None}
+    )
+    text = refused(GGUFError, *llama, keys=keys | {"llama.rope.freq_base": 1.0})
+    assert "rope.freq_base" in text
+
+
+def test_longrope_takes_the_factors_of_its_context(llama):
+    shapes = {"rope_factors_long.weight": (8,), "rope_factors_short.weight": (8,)}
+    keys = {"llama.rope.scaling.original_context_length": 128}
+    config = read_config(*changed(llama, keys, shapes))
+    short, long = config.at_context(128), config.at_context(129)
+    assert short.layers[0].rope.factors == "rope_factors_short"
+    assert long.layers[0].rope.factors == "rope_factors_long"
+    assert (short.n_ctx_most, long.n_ctx_most, long.n_ctx_train) == (128, 512, 512)
+    assert short.at_context(64) == short
+    assert config.tensors() == llama[1] | shapes
+    shapes["rope_factors_short.weight"] = None
+    text = refused(GGUFError, *llama, keys=keys, shapes=shapes)
+    assert text == "the file lacks rope_factors_short.weight"
+
+
+@pytest.mark.parametrize("kind", ["dynamic", 7])
 def test_other_rope_scalings_are_refused_by_name(llama, kind):
     text = refused(UnsupportedModelError, *llama, keys={"llama.rope.scaling.type": kind})
     assert f"rope scaling {kind!r}" in text
@@ -211,7 +248,7 @@ def test_other_rope_scalings_are_refused_by_name(llama, kind):
 @pytest.mark.parametrize("name", ["bert", "nomic-bert", "whisper", "sd3", "LLaMA"])
 def test_other_model_types_are_refused_with_their_name(llama, name):
     text = refused(UnsupportedModelError, *llama, keys={"general.architecture": name})
-    known = "exaone, gemma, gemma2, gemma3, llama, qwen2, qwen3"
+    known = ", ".join(sorted(ARCHITECTURES))
     assert text == f"architecture {name!r} is not supported; supported: {known}"
 
 
