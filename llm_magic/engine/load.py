@@ -169,7 +169,7 @@ class Engine:
             config = config.at_context(min(self.options.n_ctx, config.n_ctx_train))
             tokenizer = build_tokenizer(
                 gguf.metadata, cache_dir=cache_dir() / "tokenizers", configs=_configs(self.path),
-                check=lambda: self._say("load", 0, 0),
+                check=lambda: self._say("load", 0, 0), beside=_tokenizer_beside(self.path),
             )  # fmt: skip
             self._say("load", 0, 0)
             forward = self._forward(gguf, config, where)
@@ -266,6 +266,11 @@ def _configs(path: Path) -> list[Mapping[str, Any]]:
     """generation_config.json and config.json beside the file: their end ids win, in this order."""
     found = (_sidecar(path, name) for name in ("generation_config.json", "config.json"))
     return [config for config in found if config]
+
+
+def _tokenizer_beside(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """tokenizer.json and tokenizer_config.json beside the file; empty where they are not."""
+    return _sidecar(path, "tokenizer.json"), _sidecar(path, "tokenizer_config.json")
 
 
 def _sidecar(path: Path, name: str) -> Mapping[str, Any]:

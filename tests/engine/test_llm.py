@@ -196,6 +196,23 @@ def test_a_sidecar_template_wins_over_the_one_in_the_file(tmp_path):
     llm.unload()
 
 
+# LAI-25
+def test_a_tokenizer_beside_the_file_is_taken_if_it_is_of_this_model(tmp_path):
+    path = toy_gguf(tmp_path / "beside.gguf")
+    plain = llm_magic.load(str(path))
+    tokenizer = plain.provider.engine.loaded().tokenizer
+    data = json.loads(tokenizer._model.to_str())
+    plain.unload()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data | {"model": {"type": "Odd"}}))
+    with pytest.warns(errors.ModelWarning, match="'Odd' is not known"):
+        llm = llm_magic.load(str(path))
+    assert llm.complete("hello", max_tokens=2).text
+    llm.unload()
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(errors.ModelError, match=r"tokenizer.json beside the model is not a JSON"):
+        llm_magic.load(str(path))
+
+
 # LAI-28
 def test_end_ids_of_a_sidecar_config_end_the_answer(tmp_path):
     path = toy_gguf(tmp_path / "ends.gguf")

@@ -26,6 +26,7 @@ from llm_magic.utf8 import quoted
 from .encoders import unigram, wordpiece
 from .pretokenizers import preset, splitters
 from .sentencepiece import spm_merges
+from .sidecar import read_sidecar
 from .specials import SpecialFinder
 from .string_table import Texts
 from .vocabulary import Kind, Vocabulary, read_vocabulary
@@ -41,16 +42,20 @@ def build_tokenizer(
     key: str | None = None,
     configs: Iterable[Mapping[str, Any]] = (),
     check: Callable[[], None] | None = None,
+    beside: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> "Tokenizer":
     """The tokenizer of a model file.
 
     metadata: of the GGUF file, with `tokenizer.ggml.*`.
     cache_dir, key: where what takes long is kept, and under which name; see `spm_merges`.
     configs: generation_config.json, config.json, where the model has them; see `read_vocabulary`.
+    beside: tokenizer.json and tokenizer_config.json beside the model: that tokenizer is taken.
 
     Raises GGUFError where the metadata is damaged, UnsupportedModelError where it names a tokenizer
     or a pre-tokenizer that we do not have.
     """
+    if beside[0] and (sidecar := read_sidecar(metadata, *beside)) is not None:
+        return Tokenizer(read_vocabulary(sidecar.metadata, configs), sidecar.model, {})
     vocabulary = read_vocabulary(metadata, configs)
     match vocabulary.model:
         case "bpe":
@@ -226,7 +231,10 @@ class Tokenizer:
         found = self._model.token_to_id(name)
         # The model has names of its own, for bytes and for symbols without a token.
         real = found is not None and found < self.n_vocab and texts[found] == name
-        return found if real else None
+        if real:
+            return found
+        # A tokenizer that lay beside the model does not hold the special ones.
+        return next((i for i in sorted(self.special_ids) if texts[i] == name), None)
 
     def token_text(self, token: int) -> str:
         """The token's bytes as text; a part of a character is U+FFFD."""
