@@ -1,6 +1,6 @@
 """Fuzzers: each file has `check(seed)`, and runs as `python -m tests.fuzz.NAME COUNT [FIRST]`.
 
-Under pytest they run for about a minute each; LLM_MAGIC_FUZZ sets the count of inputs.
+Under pytest they run for about 20 seconds each; LLM_MAGIC_FUZZ sets the count of inputs.
 """
 
 import sys

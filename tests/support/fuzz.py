@@ -1,6 +1,6 @@
 """How many cases a fuzzer tries, and how one of them is tried again.
 
-Without a setting a fuzzer runs for a minute. The environment changes that:
+Without a setting a fuzzer runs for SECONDS. The environment changes that:
 
     LLM_MAGIC_FUZZ=10000    exactly so many cases
     LLM_MAGIC_FUZZ_CASE=17  only case 17, to look into a failure
@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Iterator
 
-SECONDS = 60
+SECONDS = 20
 
 
 def rounds(name: str) -> Iterator[tuple[int, random.Random]]:
