@@ -172,7 +172,7 @@ class Hub:
             self._forget_closed()
             names = {remote.model, *shown[:1]} if name is None else {name}
             for entry in self._entries:
-                if not isinstance(entry.llm.provider, Local):
+                if entry.key[1] == "server":
                     entry.names -= names
             self._entries.append(_Entry(llm, (" ".join(shown), "server"), names))
             gone = [e for e in self._entries if not e.names]

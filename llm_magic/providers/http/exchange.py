@@ -62,7 +62,6 @@ def _run(
     except Severed:
         pass
     except Exception as e:
-        if not call.severed.is_set():
-            out.put(Failure(e))
+        out.put(Failure(e))  # also where a limit of time has severed it
     finally:
         out.put(None)

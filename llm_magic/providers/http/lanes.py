@@ -35,6 +35,7 @@ class Call:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self.severed = threading.Event()
+        self.fresh = True  # whether its connection was opened for it, or kept from another one
 
     def sever(self) -> None:
         """Shut the connection down. The reader unwinds; nothing is raised here."""
@@ -46,14 +47,14 @@ class Call:
     def attach(self, stream: Any) -> None:
         """The connection that carries the request from now on.
 
-        Raises:
-            Severed: The request was given up before.
+        It is shut down if the request was given up before. Nothing is raised: the caller may be a
+        library that would then forget the connection without closing it.
         """
         found = stream.get_extra_info("socket") if stream is not None else None
         with self._lock:
             self._socket = found if isinstance(found, socket.socket) else None
-            if self.severed.is_set():
-                raise Severed
+            if self.severed.is_set() and self._socket is not None:
+                _shut(self._socket)
 
     def detach(self) -> None:
         """The connection may carry something else now."""
@@ -80,6 +81,7 @@ class _Lane:
         if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self.stream = info.get("return_value")
             if self.call is not None:
+                self.call.fresh = True
                 self.call.attach(self.stream)
 
 
@@ -123,7 +125,10 @@ class Lanes:
         lane = self._take()
         whole = False
         try:
+            if call.severed.is_set():
+                raise Severed
             lane.call = call
+            call.fresh = False
             call.attach(lane.stream)  # of an earlier request, if it is still open
             timeout = httpx.Timeout(None, connect=self._connect)
             extensions = {"trace": lane.trace}

@@ -169,7 +169,7 @@ class Sender:
     ) -> None:
         """Wait before the next round; raises the error where there is none."""
         load = limit.timeouts.load
-        if failures.is_loading(error):
+        if failures.is_loading(error) and retries.attempts > 1:
             waited = time.monotonic() - limit.started
             pause = LOADING_PAUSE if load is None or waited < load else None
         elif error.kind == "connection":
@@ -223,7 +223,6 @@ class Sender:
         if body is not None:
             content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         headers = self._headers(endpoint, session)
-        kept = endpoint.lanes.kept > 0
         limit.phase(limit.timeouts.load, "an answer to begin")
         try:
             with endpoint.lanes.open(call, method, url, headers, content) as response:
@@ -240,10 +239,14 @@ class Sender:
                     response.status_code, response.headers, self._key.redact(text), where
                 )
         except httpx.TransportError as e:
-            if kept and not isinstance(e, httpx.ConnectError | httpx.ConnectTimeout):
-                error = failures.of_exception(e, address.base, self._log_end())
+            error = failures.of_exception(e, address.base, self._log_end())
+            if (
+                isinstance(error, RemoteError)
+                and error.kind == "connection"
+                and not (call.fresh or isinstance(e, httpx.ConnectError | httpx.ConnectTimeout))
+            ):
                 raise _StaleError(str(error)) from e
-            raise
+            raise error from e
 
     def _headers(self, endpoint: Endpoint, session: str) -> dict[str, str]:
         headers = {"content-type": "application/json", "accept": "application/json"}
@@ -323,6 +326,7 @@ def _chunks(
         if not isinstance(found, Mapping):
             raise RemoteError(f"{where} answered with JSON that is no object")
         yield _checked(found, where)
+        yield None
         return
     if kind.startswith("text/html"):
         raise RemoteError(f"{where} answered with a web page: it is no server of this protocol")
