@@ -128,16 +128,18 @@ def test_the_end_of_the_log_file_is_part_of_a_lost_connection(tmp_path) -> None:
 def test_a_server_that_is_not_there_is_named() -> None:
     with Wire() as wire:
         url = wire.url
-    with pytest.raises(RemoteConnectionError, match="cannot be reached.*is it running there") as e:
+    with pytest.raises(RemoteConnectionError, match=r"cannot be reached.*is it running there") as e:
         connect([url])
     assert url in str(e.value)
 
 
 def test_a_route_that_is_missing_is_no_failure_of_the_model() -> None:  # LB-60
     for status, body in ((405, b""), (404, b"not here"), (404, b"")):
-        with served(head(status, "text/plain") + body) as (_, llm):
-            with pytest.raises(UnsupportedError, match="has no route for"):
-                llm.complete("Hi")
+        with (
+            served(head(status, "text/plain") + body) as (_, llm),
+            pytest.raises(UnsupportedError, match="has no route for"),
+        ):
+            llm.complete("Hi")
     error, _ = chat_error(failed(404, "the model x does not exist", code="model_not_found"))
     assert (error.status, error.code) == (404, "model_not_found")
 
@@ -185,7 +187,7 @@ def test_a_kept_connection_that_has_died_is_opened_again() -> None:
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: "
         + str(len(body)).encode() + b"\r\n\r\n" + body
     )  # fmt: skip
-    with served(closes, closes, OK) as (wire, llm):
+    with served(closes, closes, OK) as (_, llm):
         assert [llm.chat("Hi").text for _ in range(3)] == ["ok"] * 3
         assert llm.provider.sender.fleet.in_flight == 0
 
@@ -543,7 +545,7 @@ def test_a_key_may_change_while_a_model_is_connected() -> None:
 def test_a_wrong_key_says_how_to_give_one() -> None:
     with (
         Wire(OK, routes={"/v1/models": failed(401, "no key")}) as wire,
-        pytest.raises(RemoteError, match="401: no key. Pass api_key="),
+        pytest.raises(RemoteError, match=r"401: no key\. Pass api_key="),
     ):
         connect([wire.url])
 
