@@ -14,6 +14,11 @@ Issues done: A
 """
 
 
+@pytest.fixture(scope="module")
+def claims():
+    return tool.claims()
+
+
 @pytest.fixture
 def two_ids(monkeypatch):
     monkeypatch.setattr(tool, "known_ids", lambda: ["TG-1", "TG-2"])
@@ -25,15 +30,15 @@ def test_ids_are_all_there():
     assert all(tool.IN_TEXT.fullmatch(id_) for id_ in ids)
 
 
-def test_table_agrees_with_ids_and_tests():
-    wrong = tool.faults(tool.TABLE.read_text(encoding="utf-8"), tool.claims())
+def test_table_agrees_with_ids_and_tests(claims):
+    wrong = tool.faults(tool.TABLE.read_text(encoding="utf-8"), claims)
     assert not wrong, "\n".join(["python tests/acceptance_tool.py --write", *wrong])
 
 
-def test_write_changes_no_row_that_agrees():
+def test_write_changes_no_row_that_agrees(claims):
     text = tool.TABLE.read_text(encoding="utf-8")
-    once = tool.written(text, tool.claims())
-    assert tool.written(once, tool.claims()) == once
+    once = tool.written(text, claims)
+    assert tool.written(once, claims) == once
     assert [r.note for r in tool.rows(once) if not r.tests] == [
         r.note or "open" for r in tool.rows(once) if not r.tests
     ]

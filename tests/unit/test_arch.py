@@ -394,7 +394,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_metadata_gives_a_config_or_an_error_of_ours(gemma, data):
     keys = st.sampled_from([*gemma[0], "gemma3.rope.scaling.type", "gemma3.attention.scale",

@@ -312,7 +312,7 @@ def test_one_branch_at_a_time() -> None:
 
 def test_a_handler_returns_at_once() -> None:
     llm = scripted(delay=1)
-    explorer = Explorer(made(llm), llm)
+    explorer = Explorer(made(scripted()), llm)
     open_page(explorer)
     began = time.monotonic()
     ask(explorer, {"t": "branch", "page": "page", "view": 0, "at": 1, "alternative": None})

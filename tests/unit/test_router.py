@@ -494,7 +494,7 @@ def test_no_character_vanishes(name, parts):
     st.sampled_from(["hermes", "xml", "mistral", "llama3", "kimi"]),
     st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_generated_transcripts(segments, reasoning, name, seed):
     """Transcripts whose parts are known: every call is found, every other character comes out."""
     written, content, calls = "", "", []

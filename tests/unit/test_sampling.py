@@ -216,8 +216,8 @@ def test_top_p_and_min_p_and_typical():
 
 
 def test_top_p_of_a_flat_distribution_keeps_enough():
-    n = 2000
-    assert len(support([0.0] * n, draws=20000, top_p=0.5)) == pytest.approx(n / 2, rel=0.02)
+    n = 500
+    assert len(support([0.0] * n, draws=6000, top_p=0.5)) == pytest.approx(n / 2, rel=0.02)
 
 
 # LC-32

@@ -19,8 +19,11 @@ from llm_magic.chat.schema import as_schema, draft_of
 from llm_magic.errors import SchemaError
 from llm_magic.events import Schema
 
-WALKS = int(os.environ.get("LLM_MAGIC_WALKS", "500"))
-GENERATED = 300
+# One process compiles the schemas for all tests of this file.
+pytestmark = pytest.mark.xdist_group("schemas")
+
+WALKS = int(os.environ.get("LLM_MAGIC_WALKS", "200"))
+GENERATED = 220
 
 
 @cache

@@ -41,7 +41,7 @@ def _cell(value: float, same: bool) -> str:
     if same:
         return "1"
     shade = round(max(0.0, value) * 0.55, 2)
-    style = f"background:rgba(0,114,178,{shade:g});padding:0 .3em;border-radius:3px"
+    style = f"background-color:rgba(0,114,178,{shade:g});padding:0 .3em;border-radius:3px"
     return f'<span style="{style}">{value:.2f}</span>'
 
 
