@@ -292,6 +292,8 @@ class LLM(Embeddings, Decisions, TableMethods):
         if drawn == 1:
             reply = drained(self._open(request))
             return reply if n is None else [reply]
+        if drawn > wanted and request.logprobs is None and not request.echo:
+            request = replace(request, logprobs=0)  # what decides which ones are returned
         replies = _read_together([self._open(_seeded(request, i)) for i in range(drawn)])
         if drawn > wanted:  # the most likely ones, in the order in which they were drawn
             order = sorted(range(drawn), key=lambda i: -(replies[i].mean_logprob or -math.inf))

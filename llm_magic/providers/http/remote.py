@@ -23,7 +23,7 @@ from . import prompts, scores, vectors, wire
 from .alternation import Alternation
 from .discover import Server
 from .exchange import Exchange
-from .fleet import Endpoint
+from .fleet import Endpoint, Retries
 from .items import Asked, CallPiece, Item, Text
 from .lanes import Call
 from .limits import Timeouts
@@ -184,7 +184,18 @@ class Remote:
                 (self._one_token(key) if isinstance(key, str) else key, value)
                 for key, value in sampling.logit_bias
             ))  # fmt: skip
-        return replace(request, sampling=sampling)
+        given = tuple(part for token in request.given for part in self._cut(token))
+        return replace(request, sampling=sampling, given=given)
+
+    def _cut(self, token: Token) -> Sequence[Token]:
+        """A given text as the server's tokens, where it has a route for that."""
+        if token.id is not None or not self.texts.known:
+            return (token,)
+        text = token.bytes.decode("utf-8", "replace")
+        pieces = self.texts.pieces(text, special=False, start=False)
+        if b"".join(piece.bytes for piece in pieces) != token.bytes:
+            return (token,)
+        return [Token(p.id, p.bytes, None, None, forced=True) for p in pieces]
 
     def _one_token(self, text: str) -> int:
         pieces = self.tokenize(text, special=True, start=False)
@@ -255,9 +266,10 @@ class Remote:
             "max_tokens": 1, "temperature": 0, "stream": False,
         }  # fmt: skip
         limits = Timeouts(load=PROBE, prompt=PROBE, total=PROBE)
+        once = Retries(attempts=1)
         self.sender.ask(
             "POST", "chat/completions", lambda at: {"model": self.model_at(at), **body},
-            timeouts=limits,
+            retries=once, timeouts=limits,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ text and ids

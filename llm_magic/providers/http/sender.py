@@ -169,7 +169,10 @@ class Sender:
     ) -> None:
         """Wait before the next round; raises the error where there is none."""
         load = limit.timeouts.load
-        if failures.is_loading(error) and retries.attempts > 1:
+        pause: float | None = None
+        if retries.attempts == 1:
+            pass
+        elif failures.is_loading(error):
             waited = time.monotonic() - limit.started
             pause = LOADING_PAUSE if load is None or waited < load else None
         elif error.kind == "connection":
