@@ -610,8 +610,8 @@ def test_the_model_of_an_address_must_be_there() -> None:
 
 
 def test_folders_of_the_servers_machine_are_no_part_of_a_name() -> None:
-    models = {"data": [{"id": "/home/someone/models/tiny.gguf", "owned_by": "llamacpp"}]}
-    part = {**chunk("ok"), "model": "/home/someone/models/tiny.gguf"}
+    models = {"data": [{"id": "/srv/someone/models/tiny.gguf", "owned_by": "llamacpp"}]}
+    part = {**chunk("ok"), "model": "/srv/someone/models/tiny.gguf"}
     with Wire(stream(part), models=models) as wire:
         remote = connect([wire.url])
         reply = LLM(remote).chat("Hi")
