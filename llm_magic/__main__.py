@@ -1,4 +1,4 @@
-"""`python -m llm_magic`: demo, fetch, models, remove, bench, chat.
+"""`python -m llm_magic`: demo, verify, fetch, models, remove, bench, chat.
 
 An error of the package is one line on stderr, and the exit status is 1. Imports that take time are
 made inside the command that needs them.
@@ -74,6 +74,18 @@ def _parser() -> argparse.ArgumentParser:
     remove.set_defaults(run=_remove)
 
     commands.add_parser("bench", help="measure speed: bench --help", add_help=False)
+    check = commands.add_parser(
+        "verify",
+        help="generate every reply of saved notebooks again",
+        description="Generate every reply of saved notebooks again, from the record in its output. "
+        "Exit status: 0 all are right, 1 one differs, 2 one cannot be checked.",
+    )
+    check.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
+    check.add_argument(
+        "-m", "--model", action="append", default=[], help="name or file of a model that made them"
+    )
+    check.add_argument("--html", type=Path, metavar="FILE", help="write the report here, too")
+    check.set_defaults(run=_verify)
     chat = commands.add_parser("chat", help="talk to a model in this terminal")
     chat.add_argument("model", nargs="?", default="smollm2")
     chat.add_argument("-s", "--system", help="system prompt")
@@ -178,6 +190,34 @@ def _how_to_open(target: Path) -> None:
     inside = Path("dev").exists() and Path("pyproject.toml").exists()
     command = "./dev lab" if inside else f"{sys.executable} -m jupyterlab"
     print(f"\nexecuted notebook: {target}\nopen it:           {command} {target}")
+
+
+# ----------------------------------------------------------------------------- verify
+
+
+def _verify(options: argparse.Namespace) -> int:
+    """Check notebooks; the exit status is that of the worst."""
+    from .ui.views import html, records, verified
+    from .verify.finder import Finder
+    from .verify.run import verify
+
+    finder = Finder(options.model)
+    reports = []
+    for path in options.notebooks:
+        reports.append(verify(path, finder, records.differences))
+        print(verified.plain(reports[-1]), end="\n\n", flush=True)
+    if options.html is not None:
+        parts = (
+            f"<h2>{html.text(report.name)}</h2>{verified.fragment(report).html}"
+            for report in reports
+        )
+        page = f'<!doctype html><meta charset="utf-8"><title>verify</title>{"".join(parts)}'
+        try:
+            options.html.write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise LLMError(f"cannot write {options.html}: {error.strerror}") from None
+    found = {report.status for report in reports}
+    return 1 if 1 in found else max(found)
 
 
 # ----------------------------------------------------------------------------- models

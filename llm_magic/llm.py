@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, overload
 from .arguments import PromptLike, as_chat, as_ids, as_prompt, build_request, count, shown
 from .chat.constraints import kinds
 from .chat.interrupts import immediate
+from .chat.origin import Identified, Origin
 from .chat.reply import Reply
 from .chat.stream import Stream, drained, interruptible
 from .decisions.methods import Decisions
 from .embedding import Embeddings
 from .errors import Interrupted, RequestError
 from .events import CallDelta, Delta, Message, Piece, Sampling
+from .json_types import JsonObject
 from .provider import Prompt, Provider, RenderedPrompt, Request, begins_with, require
 from .sampling import FIELDS
 from .tables.mixin import TableMethods
@@ -342,8 +344,14 @@ class LLM(Embeddings, Decisions, TableMethods):
         tokens = tuple(self.provider.score(ids, number))
         shown_text = text if isinstance(text, str) else self.detokenize(ids)
         return replace(
-            Reply(shown_text), tokens=tokens, kinds=("answer",) * len(tokens), model=self.model
-        )
+            Reply(shown_text), tokens=tokens, kinds=("answer",) * len(tokens), model=self.model,
+            origin=self._origin({"score": number}),
+        )  # fmt: skip
+
+    def _origin(self, asked: JsonObject) -> Origin | None:
+        if not isinstance(self.provider, Identified):
+            return None
+        return replace(self.provider.origin(), asked=asked)
 
     def score_choices(
         self,

@@ -23,6 +23,7 @@ from ..events import (
     ToolSpec,
     Usage,
 )
+from .origin import Origin
 from .reply import Records, Reply
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ class Fold:
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         messages: tuple[Message, ...] = (),
         tools: tuple[ToolSpec, ...] = (),
+        origin: Origin | None = None,
     ) -> None:
         self._base = Reply(
             "", model=model, prompt=prompt, prompt_ids=tuple(prompt_ids), sampling=sampling,
-            messages=messages, tools=tools,
+            messages=messages, tools=tools, origin=origin,
         )  # fmt: skip
         self._text: dict[str, list[str]] = {"answer": [], "reasoning": []}
         self._tokens: list[Token] = []

@@ -4,12 +4,15 @@ With it a saved reply can be generated again and compared. Nothing here is shown
 """
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
 from ..json_types import JsonObject
 from ..models.cache import sha256
+
+SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,12 @@ class ModelFile:
     state: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, *paths: str | os.PathLike[str]) -> Self:
-        """The files as they are now."""
+    def of(cls, path: str | os.PathLike[str]) -> Self:
+        """The file as it is now; of a split model, any of its files stands for all."""
+        paths = [Path(path)]
+        if (shard := SHARD.fullmatch(paths[0].name)) is not None:
+            names = (f"{shard[1]}-{i:05d}-of-{shard[2]}.gguf" for i in range(1, int(shard[2]) + 1))
+            paths = [paths[0].parent / name for name in names]
         return cls(tuple(os.fspath(p) for p in paths), tuple(_state(p) for p in paths))
 
     def sha256(self) -> str | None:
@@ -60,7 +67,7 @@ class Origin:
         variant: The code that evaluated it: "avx512vnni", "plain", "portable", ...
         exact: Whether the same request has the same bits each time, whatever else runs.
         asked: The request apart from prompt and sampling settings, as JSON; what is usual is left
-            out. `llm_magic.verify.requests` writes and reads it.
+            out. `llm_magic.asked` writes and reads it.
     """
 
     file: ModelFile

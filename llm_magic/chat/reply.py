@@ -27,6 +27,7 @@ from ..json_types import JsonObject
 from ..prefix import common_prefix
 from . import saved
 from .json_values import to_json
+from .origin import Origin
 from .view_protocols import Bundle, LiveView, MimeTypes, TokenRow, TraceView, View, Views
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Reply:
         branches: Continuations from other tokens, oldest first, each as (position, Reply).
         answered_by: The server that answered and the model as it names it; "" for the model in
             this process.
+        origin: The model's file, the code and the request, by which it can be generated again.
     """
 
     text: str
@@ -103,6 +105,7 @@ class Reply:
     trace: Records = field(default_factory=Records)
     branches: tuple[tuple[int, "Reply"], ...] = ()
     answered_by: str = ""
+    origin: Origin | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Whatever sequence was given can be called like any other reply's.
@@ -189,7 +192,9 @@ class Reply:
 
     # ------------------------------------------------------------------ views
 
-    def _repr_mimebundle_(self, include: MimeTypes = None, exclude: MimeTypes = None) -> Bundle:
+    def _repr_mimebundle_(
+        self, include: MimeTypes = None, exclude: MimeTypes = None
+    ) -> tuple[Bundle, Bundle]:
         return _views().mimebundle(self, include, exclude)
 
     def heatmap(self, *, opened: bool = True) -> View:

@@ -98,6 +98,7 @@ class Turn:
             tools=last.tools,
             sampling=last.sampling,
             parsed=last.parsed,
+            origin=last.origin,
         )
 
     @property

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from ..asked import asked_out
 from ..chat.constraints.kinds import parse as read_value
 from ..chat.fold import Fold
+from ..chat.origin import ModelFile, Origin
 from ..chat.stream import Continued, Source, TokenStream
 from ..errors import LLMError, RequestError
 from ..events import (
@@ -102,6 +104,7 @@ class Local:
         options = Options(*sizes, threads, device, _bytes(cache_mb))
         self.model = name
         self.path = path
+        self._file = ModelFile.of(path)
         self._own_sampling = sampling  # of the table of named models
         self._began: float | None = time.perf_counter()
         self._load_seconds: float | None = None  # until a reply has told it
@@ -196,6 +199,13 @@ class Local:
             cache_misses=slots.misses if slots else 0,
         )
 
+    def origin(self) -> Origin:
+        """The file and the code that answer; see `chat.origin.Identified`."""
+        model = self._engine.loaded()
+        target = getattr(model.forward, "target", None)
+        variant = f"portable {model.device}" if target is None else str(target.name)
+        return Origin(self._file, variant, model.forward.batch_invariant)
+
     # ------------------------------------------------------------------ text and ids
 
     def tokenize(self, text: str, special: bool = True, start: bool = True) -> list[Piece]:
@@ -242,7 +252,10 @@ class Local:
         if bound:
             # It ends where the constraint says, not before and not after.
             sampling = replace(sampling, min_tokens=None, stop=None)
-        fold = Fold(self.model, prompt.text, prompt.ids, sampling, prompt.messages, prompt.tools)
+        fold = Fold(
+            self.model, prompt.text, prompt.ids, sampling, prompt.messages, prompt.tools,
+            replace(self.origin(), asked=asked_out(request, prompt)),
+        )  # fmt: skip
         stops = sampling.stop or ()
         if not bound and prompt.is_chat:
             stops = (*stops, *self.template.stops)

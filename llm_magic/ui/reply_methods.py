@@ -11,7 +11,7 @@ from ..branching import branch as branch
 from ..chat.reply import Reply
 from ..chat.view_protocols import MimeTypes, TokenRow
 from ..events import ToolRecord
-from .views import choices, logprobs, plots, prompt, tooltrace
+from .views import choices, logprobs, plots, prompt, records, tooltrace
 from .views.mime import JSON_TOKENS as JSON_TOKENS
 from .views.mime import VENDOR as VENDOR
 from .views.mime import Bundle, Fragment, Look, bundle, select
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from .widgets.explorer.widget import Explorer
 
 
-def mimebundle(reply: Reply, include: MimeTypes = None, exclude: MimeTypes = None) -> Bundle:
-    """What a notebook shows for a Reply that ends a cell."""
-    return select(bundle(reply, suited(reply, current_look())), include, exclude)
+def mimebundle(
+    reply: Reply, include: MimeTypes = None, exclude: MimeTypes = None
+) -> tuple[Bundle, Bundle]:
+    """What a notebook shows for a Reply that ends a cell, and the metadata of that output."""
+    look = suited(reply, current_look())
+    data = bundle(reply, look)
+    return select(data, include, exclude), records.metadata(reply, look, data)
 
 
 def current_look() -> Look:

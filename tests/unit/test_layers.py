@@ -27,12 +27,12 @@ LEVELS = {
         {"engine"},
         {"chat"},
         {"provider"},
-        {"providers", "arguments", "catalogue"},
+        {"providers", "arguments", "catalogue", "asked"},
         {"embedding", "decisions"},
         {"tables"},
         {"llm"},
         {"hub"},
-        {"branching", "bench"},
+        {"branching", "bench", "verify"},
         {"ui"},
         {"__main__", ""},  # "" is the package itself: its lazy names reach everywhere
     ),
@@ -51,7 +51,7 @@ LEVELS = {
         {"schema", "json_values", "typed_values", "saved", "view_protocols", "origin"}
         | {"interrupts", "prompts"},
         {"constraints", "tools", "reply"},
-        {"fold"},
+        {"fold", "record"},
         {"stream"},
         {"exchanges", "turn", "thread"},
         {"conversation"},

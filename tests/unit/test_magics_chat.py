@@ -678,12 +678,12 @@ def test_wrong_constraints_are_refused_before_anything_is_generated(
 
 def test_a_bound_reply_is_shown_as_what_it_is_also_alone() -> None:
     reply = llm_magic.Reply('{"a_b_c": "*x*"}', parsed={"a_b_c": "*x*"})
-    page = reply._repr_mimebundle_()
+    page, _ = reply._repr_mimebundle_()
     assert "<em>" not in page["text/html"]
     assert page["text/markdown"].startswith("```json\n")
-    again = llm_magic.Reply.from_dict(page[VENDOR])._repr_mimebundle_()
+    again, _ = llm_magic.Reply.from_dict(page[VENDOR])._repr_mimebundle_()
     assert again["text/html"] == page["text/html"]
-    page = llm_magic.Reply("*x*", parsed="*x*")._repr_mimebundle_()
+    page, _ = llm_magic.Reply("*x*", parsed="*x*")._repr_mimebundle_()
     assert "<em>" not in page["text/html"]
 
 

@@ -50,9 +50,9 @@ def test_a_bundle_holds_every_form() -> None:
 
 def test_include_and_exclude_choose_types() -> None:
     reply = reply_of()
-    assert set(reply_methods.mimebundle(reply, include={"text/plain"})) == {"text/plain"}
-    assert VENDOR not in reply_methods.mimebundle(reply, exclude={VENDOR})
-    assert "text/html" in reply._repr_mimebundle_()
+    assert set(reply_methods.mimebundle(reply, include={"text/plain"})[0]) == {"text/plain"}
+    assert VENDOR not in reply_methods.mimebundle(reply, exclude={VENDOR})[0]
+    assert "text/html" in reply._repr_mimebundle_()[0]
 
 
 def test_a_reply_read_back_from_its_output_shows_the_same() -> None:
@@ -428,7 +428,7 @@ def test_meaning_survives_without_style_and_script() -> None:
 
 def test_scripted_replies_show(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = LLM(Scripted(["Hello **world**"])).complete("Hi", logprobs=3)
-    assert "<strong>world</strong>" in reply._repr_mimebundle_()["text/html"]
+    assert "<strong>world</strong>" in reply._repr_mimebundle_()[0]["text/html"]
     assert repr(reply.heatmap()).startswith("Hello")
 
 

@@ -11,6 +11,7 @@ from llm_magic.errors import Interrupted
 from llm_magic.events import Usage
 from llm_magic.llm import LLM
 from llm_magic.utf8 import line_ends, question_text
+from llm_magic.verify.notebook import digest
 
 from . import cell_options, command_line, map_cell, request, screens
 from .brief_errors import brief_errors
@@ -21,7 +22,11 @@ from .tool_outputs import of_their_own
 def run_cell(nb: Notebook, line: str, cell: str) -> None:
     """Run a cell as typed: the rest of its first line, and its text."""
     args = cell_options.parse(nb, line)
-    run(nb, args, _text(nb, args, cell))
+    nb.cell = digest(line, cell)
+    try:
+        run(nb, args, _text(nb, args, cell))
+    finally:
+        nb.cell = ""
 
 
 def _text(nb: Notebook, args: argparse.Namespace, cell: str) -> str:

@@ -19,7 +19,7 @@ from llm_magic.llm import LLM
 from llm_magic.models.table import EMBEDDING
 
 from .. import options
-from ..views import compare, mime, plots, similarity, summary, throughput, tokens
+from ..views import compare, mime, plots, records, similarity, summary, throughput, tokens
 from . import (  # fmt: skip
     cell_options,
     cell_run,
@@ -124,6 +124,13 @@ def bench(nb: Notebook, rest: str) -> Any:
     return bench_command.command(nb, rest)
 
 
+def verify(nb: Notebook, rest: str) -> Any:
+    """Generate every reply of a saved notebook again."""
+    from . import verify_command
+
+    return verify_command.command(nb, rest)
+
+
 def _bench_options() -> str:
     from . import bench_command
 
@@ -207,10 +214,10 @@ def side_by_side(nb: Notebook, rest: str) -> None:
     else:
         replies = _generated(nb, args, nb.fill(command_line.unquoted(text), "the line"))
         titles = compare.titles_of(replies)
-    if nb.docs_mode:
-        replies = [summary.steady(reply) for reply in replies]
-    page, plain = compare.fragment(replies, titles), compare.plain(replies, titles)
-    nb.show(mime.Fragment(page, plain))
+    shown = [summary.steady(reply) for reply in replies] if nb.docs_mode else replies
+    view = mime.Fragment(compare.fragment(shown, titles), compare.plain(shown, titles))
+    view.metadata = records.parts(replies, nb.look(), view._repr_mimebundle_())
+    nb.show(view)
 
 
 def _named_replies(nb: Notebook, text: str) -> list[Reply] | None:
@@ -332,7 +339,11 @@ class _BranchScreen:
         if isinstance(self._inner, screens.TextScreen):
             self._inner.final(reply, note)
         else:
-            self.say(mime.Branch(self.reply, self._look, note))
+            shown = mime.Branch(self.reply, self._look, note)
+            shown.metadata = records.parts(
+                [self.reply], self._look, shown._repr_mimebundle_(), "branch"
+            )
+            self.say(shown)
 
 
 def _is_count(text: str | None) -> bool:
@@ -417,6 +428,11 @@ COMMANDS = {
         "[MODEL] [--peer NAME]... [--threads N] [--rounds N] [--quick] [--random-1b]",
         "speed and memory here, and of peers beside it",
         _bench_options,
+    ),
+    "verify": Command(
+        verify,
+        "NOTEBOOK.ipynb [-m MODEL]...",
+        "generate every reply of a saved notebook again, and say what differs",
     ),
     "stats": Command(stats, "[--plot] [--dark]", "tokens and speeds of every cell so far"),
 }

@@ -21,7 +21,7 @@ from llm_magic.events import CallDelta, CallDone, Delta, Event, Prefill, Progres
 from llm_magic.provider import Stream
 from llm_magic.utf8 import for_terminal
 
-from ..views import html, mime, progress, summary, tooltrace
+from ..views import html, mime, progress, records, summary, tooltrace
 from ..widgets.shared.jupyter import UpdatableOutput
 from .pace import RATE as RATE
 from .pace import Pace
@@ -180,19 +180,21 @@ class CellScreen:
         return html.note(html.text(self._model), *parts)
 
     def final(self, reply: Reply, note: str = "") -> None:
-        self._send(mime.bundle(reply, self.look, note, self._stages.line))
+        prepared = self._stages.line
+        data = mime.bundle(reply, self.look, note, prepared)
+        self._send(data, records.metadata(reply, self.look, data, note, prepared))
 
     def close(self, note: str) -> None:
         if self.kept.data:
             self._send({"text/plain": note, "text/html": html.wrap(html.note(html.text(note)))})
 
-    def _send(self, data: dict[str, Any]) -> None:
+    def _send(self, data: dict[str, Any], record: dict[str, Any] | None = None) -> None:
         kept, update = self.kept, bool(self.kept.data)
-        kept.change(data)
+        kept.change(data, record)
         self._publish(kept.data, kept.metadata, transient={"display_id": kept.id}, update=update)
 
     def say(self, fragment: mime.Fragment) -> None:
-        self._send(fragment._repr_mimebundle_())
+        self._send(fragment._repr_mimebundle_(), fragment.metadata)
 
 
 def _thinking(running: Running) -> str:
@@ -221,13 +223,14 @@ class StillScreen:
         """Frames in between would be different on every run."""
 
     def final(self, reply: Reply, note: str = "") -> None:
-        self._publish(mime.bundle(reply, self._look, note), {})
+        data = mime.bundle(reply, self._look, note)
+        self._publish(data, records.metadata(reply, self._look, data, note))
 
     def close(self, note: str) -> None:
         """Nothing was shown."""
 
     def say(self, fragment: mime.Fragment) -> None:
-        self._publish(fragment._repr_mimebundle_(), {})
+        self._publish(fragment._repr_mimebundle_(), fragment.metadata)
 
 
 class QuietScreen:

@@ -52,6 +52,7 @@ class Notebook:
         self.settings = settings
         self.ledger = Ledger()
         self.conversations = CellConversations()
+        self.cell = ""  # a hash of the cell magic that runs
 
     @property
     def magic_name(self) -> str:
@@ -135,6 +136,7 @@ class Notebook:
             docs=settings.docs_mode,
             save_prompt=settings.save_prompt,
             json_tokens=settings.save_tokens,
+            cell=self.cell,
         )
 
     def keep(self, reply: Reply, measured: Reply | None = None) -> None:
@@ -153,7 +155,7 @@ class Notebook:
 
     def show(self, fragment: mime.Fragment) -> None:
         """Display something that is not a reply."""
-        self.shell.display_pub.publish(fragment._repr_mimebundle_(), {})
+        self.shell.display_pub.publish(fragment._repr_mimebundle_(), fragment.metadata)
 
 
 @dataclass(frozen=True, slots=True)

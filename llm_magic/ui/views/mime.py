@@ -38,6 +38,7 @@ class Look:
         docs: Whether outputs are the same on every run.
         save_prompt: Whether the prompt's text may stay in the notebook.
         json_tokens: The longest reply whose tokens are saved; None: every.
+        cell: A hash of the cell that asks, for the record of its output.
     """
 
     format: str = "markdown"
@@ -47,6 +48,7 @@ class Look:
     docs: bool = False
     save_prompt: bool = True
     json_tokens: int | None = JSON_TOKENS
+    cell: str = ""
 
 
 def docs_wanted() -> bool:
@@ -89,6 +91,7 @@ class Fragment:
     def __init__(self, body: str, plain: str) -> None:
         self.body = body
         self.plain = for_terminal(plain)
+        self.metadata: Bundle = {}  # of the output, such as the record of replies that it shows
 
     @property
     def html(self) -> str:

@@ -21,7 +21,7 @@ from llm_magic.errors import NotLoadedError, RequestError
 from llm_magic.events import CallDelta, Delta, Prefill, Progress, Queued, Token
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
-from llm_magic.ui.views import mime, progress, summary, throughput
+from llm_magic.ui.views import mime, progress, records, summary, throughput
 
 from ..shared import jupyter, settings, token_rows
 from ..shared.phases import describe
@@ -152,7 +152,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._cell = jupyter.running_cell()
         self._kept.beside_view = not self._look.docs
         if self._own or not self._look.docs:
-            self._kept.change(self._static())
+            self._change()
             self._kept.show(update=not self._own)
 
     def close(self) -> None:
@@ -166,8 +166,15 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _static(self) -> mime.Bundle:
         """The reply and its branches without a script."""
-        own = replace(self._look, format="text", heat=True)
-        return mime.bundle(self._reply, own if self._own else self._look)
+        return mime.bundle(self._reply, self._static_look)
+
+    @property
+    def _static_look(self) -> mime.Look:
+        return replace(self._look, format="text", heat=True) if self._own else self._look
+
+    def _change(self) -> None:
+        data = self._static()
+        self._kept.change(data, records.metadata(self._reply, self._static_look, data))
 
     def _saved(self) -> dict[str, Any]:
         return {"v": VERSION, "model": self._named, "views": self._tree.saved()}
@@ -369,7 +376,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         jupyter.rebind(before, self._reply)
         if self._cell is None:
             return
-        self._kept.change(self._static())
+        self._change()
         jupyter.publish_as(self._cell)
         self._kept.show(update=True)
         self._out.add("kept", **self._kept.told())

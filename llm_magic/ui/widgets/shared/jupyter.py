@@ -149,12 +149,13 @@ class UpdatableOutput:
         self.data = data
         self.revision = 0
         self.tagged = tagged
+        self.record: Bundle = {}  # more metadata: how to make what it shows again
         self.beside_view = False  # a widget is shown right before or behind it
 
     @property
     def metadata(self) -> Bundle:
-        """The tag of the output in its present state."""
-        return {"llm_magic": self.told()} if self.tagged else {}
+        """The tag of the output in its present state, and the record of what it shows."""
+        return ({"llm_magic": self.told()} if self.tagged else {}) | self.record
 
     def told(self) -> Bundle:
         """What a page needs to find out whether its output is the newest."""
@@ -164,8 +165,9 @@ class UpdatableOutput:
         """The output itself, for a page that cannot receive updates of it."""
         return {**self.told(), "data": self.data, "metadata": self.metadata}
 
-    def change(self, data: Bundle | None) -> None:
+    def change(self, data: Bundle | None, record: Bundle | None = None) -> None:
         """New data, not shown yet. None: a page puts it together itself."""
+        self.record = record or {}
         if data is not None:
             self.data = self._marked(data)
         self.revision += 1
