@@ -21,7 +21,7 @@ from support.toy import toy_gguf
 from llm_magic.engine import cpu, device
 from llm_magic.engine.arch import read_config
 from llm_magic.engine.gguf import open_gguf
-from llm_magic.engine.kernels import layout, supports, team
+from llm_magic.engine.kernels import job, layout, supports
 from llm_magic.engine.kernels.targets import SOURCES, TARGETS, choose, compiled, source, usable
 from llm_magic.engine.quants import QUANTS, dequantize
 from llm_magic.errors import DeviceError, EngineError, ModelError
@@ -424,10 +424,7 @@ def test_c_structs_and_numpy_layouts_agree():
         f"sizeof(part_t) * PARTS_MAX == {layout.WORK_BYTES}",
         f"CHUNK == {layout.CHUNK} && SPAN == {layout.SPAN} && MAX_HEAD == {layout.MAX_HEAD}",
         f"SHARED_ROWS == {layout.SHARED_ROWS} && TOP_MAX == {layout.TOP_MAX}",
-        f"__builtin_offsetof(team_t, stop) == {4 * team._STOP}",
-        f"__builtin_offsetof(team_t, helpers) == {4 * team._HELPERS}",
-        f"__builtin_offsetof(team_t, spin) == {4 * team._SPIN}",
-        f"sizeof(team_t) <= {team.TEAM_BYTES}",
+        *(f"__builtin_offsetof(team_t, {n}) == {4 * i}" for n, i in job.TEAM.items()),
     ]
     compile_with(*conditions)
     with pytest.raises(subprocess.CalledProcessError):

@@ -15,7 +15,7 @@ import pytest
 from support.kernels_oracle import evaluate, kernel_forward
 from support.toy import toy_gguf
 
-from llm_magic.engine.kernels import team
+from llm_magic.engine.kernels import job, team
 from llm_magic.engine.kernels.targets import SOURCES
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -237,7 +237,7 @@ int main(void) {
   for (int i = 0; i < 16; i++) got += sums[i];
   return got != wanted;
 }
-"""
+""".replace('#include "team.h"', f'{job.declarations()}\n#include "team.h"')
 
 
 @linux

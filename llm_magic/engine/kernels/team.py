@@ -16,11 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .job import TEAM, TEAM_BYTES
 from .memory import Region
 
-# c/team.h, in int32: helpers and spin stand in the fourth cache line, stop beside the sleepers.
-TEAM_BYTES = 512
-_STOP, _HELPERS, _SPIN = 33, 48, 49
 MAX_THREADS = 256
 SPIN_THOUSAND_TICKS = 300  # about 0.1 ms: longer than the gap between the phases of a step
 
@@ -95,7 +93,7 @@ class _Crew:
                 if helper is not threading.current_thread():  # the collector may run anywhere
                     helper.join()
         self.helpers = []
-        self.words[_HELPERS] = self.words[_STOP] = 0
+        self.words[TEAM["helpers"]] = self.words[TEAM["stop"]] = 0
 
 
 class Team:
@@ -107,7 +105,7 @@ class Team:
     def __init__(self, threads: int) -> None:
         self.memory = Region(TEAM_BYTES)
         words = self.memory.view(np.int32, TEAM_BYTES // 4)
-        words[_SPIN] = SPIN_THOUSAND_TICKS
+        words[TEAM["spin"]] = SPIN_THOUSAND_TICKS
         self._words = words
         self._crew: _Crew | None = None
         self.threads = _allowed(threads)
@@ -124,7 +122,7 @@ class Team:
             return
         if crew.pid != os.getpid():
             crew.pid, crew.helpers = os.getpid(), []
-            self._words[:_HELPERS] = 0  # the parent's hand-shake, perhaps half done
+            self._words[: TEAM["helpers"]] = 0  # the parent's hand-shake, perhaps half done
         if len(crew.helpers) < self.threads - 1:
             for _ in range(self.threads - 1 - len(crew.helpers)):
                 helper = threading.Thread(
@@ -138,7 +136,7 @@ class Team:
                 except RuntimeError:  # a limit of the system, or the interpreter is ending
                     break
                 crew.helpers.append(helper)
-            self._words[_HELPERS] = len(crew.helpers)
+            self._words[TEAM["helpers"]] = len(crew.helpers)
 
     def resize(self, threads: int) -> None:
         """Use so many threads from the next step on."""

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from llm_magic.json_types import json_type
+
 from .schema_types import Keyword, Subschema
 
 Look = Callable[[Subschema], Subschema]  # follows references
@@ -119,23 +121,6 @@ _OPPOSITES: dict[str, Callable[[Subschema, Subschema, Look, int], Subschema]] = 
     "minItems": _limit("maxItems", "array", -1),
     "maxItems": _limit("minItems", "array", 1),
 }
-
-
-def json_type(value: Keyword) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
 
 
 def other_than(texts: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from llm_magic.json_types import Json
+from llm_magic.json_types import Json, json_type
 
 from .tape import Args, NotACall, Tools
 
@@ -98,7 +98,7 @@ def _types(schema: object, root: object = None, depth: int = 0) -> frozenset[str
             types |= _types(option, root, depth + 1)
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(listed, list):
-        of_values = {_type_of(value) for value in listed}
+        of_values = {json_type(value) for value in listed}
         types = types & of_values or of_values
     narrower = schema.get("allOf")
     parts = list(narrower) if isinstance(narrower, list) else []
@@ -108,23 +108,6 @@ def _types(schema: object, root: object = None, depth: int = 0) -> frozenset[str
         others = _types(part, root, depth + 1)
         types = types & others or types or set(others)
     return frozenset(types)
-
-
-def _type_of(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
 
 
 def target(ref: str, root: object) -> object:

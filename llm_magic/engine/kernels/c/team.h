@@ -23,6 +23,13 @@ typedef struct {
   i32 since;     // steps since the other way was tried
 } team_t;
 
+#define TEAM_WORD(name, index) \
+  _Static_assert(__builtin_offsetof(team_t, name) == 4 * (index), "job.py: TEAM")
+TEAM_WORD(stop, TEAM_STOP);
+TEAM_WORD(helpers, TEAM_HELPERS);
+TEAM_WORD(spin, TEAM_SPIN);
+_Static_assert(sizeof(team_t) <= TEAM_BYTES, "job.py: TEAM_BYTES");
+
 #define MILLISECOND 3000000ull  // in ticks, roughly
 
 #if defined(LINUX) && defined(__x86_64__)
