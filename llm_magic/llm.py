@@ -20,6 +20,7 @@ from .chat.stream import Stream, drained, interruptible
 from .decisions.methods import Decisions
 from .embedding import Embeddings
 from .errors import Interrupted, RequestError
+from .evaluation.mixin import Evaluations
 from .events import CallDelta, Delta, Message, Piece, Sampling
 from .json_types import JsonObject
 from .provider import Prompt, Provider, RenderedPrompt, Request, begins_with, require
@@ -94,7 +95,7 @@ class Control(Enum):
     STOP = "stop"
 
 
-class LLM(Embeddings, Decisions, TableMethods):
+class LLM(Embeddings, Decisions, TableMethods, Evaluations):
     """A language model. Thread-safe: any number of threads may use one at the same time."""
 
     def __init__(self, provider: Provider) -> None:

@@ -65,3 +65,8 @@ def best_of(logprobs: Mapping[str, float]) -> str:
     'a'
     """
     return min(logprobs, key=lambda name: (-logprobs[name], name))
+
+
+def probabilities(logprobs: Mapping[str, float]) -> dict[str, float]:
+    """The probability of each name."""
+    return {name: math.exp(value) for name, value in logprobs.items()}

@@ -172,7 +172,8 @@ def deciding(
 ) -> Iterator[Decision | LLMError]:
     """The decision of each prompt, in order, as they are made; an error takes the place of its own.
 
-    The prompts are read while the engine has room. The options are checked before the first one.
+    The prompts are read while the engine has room; an LLMError among them is handed on. The options
+    are checked before the first one.
 
     Raises:
         RequestError: An option is not valid.
@@ -186,7 +187,7 @@ def deciding(
     calibration = options.get("calibration")
     if calibration is not None:
         calibration.check(asked.choices)
-    read = (_read(lambda p=prompt: as_subject(p, system, complete)) for prompt in prompts)  # type: ignore[misc]
+    read = (_read(prompt, system, complete) for prompt in prompts)
     found = decisions(provider, asked, read, build)
     if calibration is None:
         return found
@@ -219,9 +220,12 @@ def _builder(options: DecideOptions) -> Callable[[Prompt], Request]:
     return lambda prompt: build_request(prompt, Sampling(temperature=0.0), settings)
 
 
-def _read(make: Callable[[], Prompt]) -> Prompt | LLMError:
+def _read(prompt: object, system: str | None, complete: bool) -> Prompt | LLMError:
+    """A prompt; an error that is given in its place is handed on."""
+    if isinstance(prompt, LLMError):
+        return prompt
     try:
-        return make()
+        return as_subject(prompt, system, complete)
     except LLMError as e:
         return e
 

@@ -8,7 +8,7 @@ import pytest
 from support.toy import toy_gguf
 
 import llm_magic
-from llm_magic.errors import ContextOverflowError
+from llm_magic.errors import ContextOverflowError, RequestError
 
 CHOICES = ["yes", "no", "maybe so", "maybe"]
 QUESTIONS = [f"Is the {noun} of it number {i}?" for i in range(16) for noun in
@@ -116,3 +116,96 @@ def test_a_continuation_that_cannot_be_scored_gets_its_error(toy):
     assert [type(f).__name__ for f in found] == [
         "RequestError", "RequestError", "RequestError", "ContextOverflowError", "Continuation",
     ]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------- evaluations
+
+ROWS = [
+    {"q": f"The {noun} of number {i}", "c": ["hello world", "up on", "a"], "label": i % 3}
+    for i, noun in enumerate(["cat", "time", "world", "hello"] * 3)
+]  # fmt: skip
+
+
+def test_multiple_choice_counts_log_likelihoods_as_harnesses_do(toy):
+    found = toy.evaluate(ROWS, "{{ q }}: ", choices="c")
+    for row, item in zip(ROWS, found.items, strict=True):
+        sums = []
+        context = [p.id for p in toy.tokenize(f"{row['q']}:")]
+        for choice in row["c"]:
+            ids = [p.id for p in toy.tokenize(f"{row['q']}:  {choice}")]
+            rows = toy.logprobs(ids).astype(np.float64)
+            places = np.arange(len(context) - 1, len(ids) - 1)
+            sums.append(float(rows[places, ids[len(context) :]].sum()))
+        np.testing.assert_allclose(list(item.logprobs.values()), sums, atol=2e-5)
+        assert item.choice == row["c"][int(np.argmax(sums))]
+        per_byte = np.array(sums) / [len(c.encode()) for c in row["c"]]
+        assert item.choice_norm == row["c"][int(np.argmax(per_byte))]
+        assert math.fsum(item.probabilities.values()) == pytest.approx(1.0, abs=1e-12)
+    mixed = toy.evaluate(ROWS[::-1], "{{ q }}: ", choices="c")
+    assert [i.logprobs for i in mixed.items] == [i.logprobs for i in found.items][::-1]
+
+
+def test_a_row_that_does_not_fit_gets_its_error(toy):
+    rows = [ROWS[0], {**ROWS[1], "q": "hello " * 400}, ROWS[2]]
+    found = toy.evaluate(rows, "{{ q }}", choices="c")
+    assert [item.row for item in found.errors] == [1]
+    assert len(found.answered) == 2
+
+
+@pytest.mark.parametrize(("window", "stride"), [(64, 32), (40, 39), (200, 100)])
+def test_a_sliding_perplexity_is_that_of_its_windows(toy, window, stride):
+    text = "Once upon the time in a cat. " * 12
+    found = toy.perplexity(text, window=window, stride=stride)
+    ids = [p.id for p in toy.tokenize(text)]
+    expected, done = [], 1
+    for begin in range(0, len(ids), stride):
+        end = min(begin + window, len(ids))
+        rows = toy.logprobs(ids[begin:end])
+        expected += [float(rows[j - 1 - begin, ids[j]]) for j in range(done, end)]
+        done = end
+        if end == len(ids):
+            break
+    np.testing.assert_allclose(found.logprobs, expected, atol=2e-5)
+    assert found.value == pytest.approx(math.exp(-np.mean(expected)), rel=1e-5)
+    bits = -sum(expected) / math.log(2)
+    assert found.bits_per_byte == pytest.approx(
+        bits / (len(text) - len(toy.tokenize(text)[0].bytes))
+    )
+
+
+def test_a_perplexity_of_llama_cpp_is_its_definition(toy, tmp_path):
+    text = "Once upon the time in a cat. " * 20
+    path = tmp_path / "text.txt"
+    path.write_text(text)
+    found = toy.perplexity(path, convention="llama.cpp", window=32)
+    ids = [p.id for p in toy.tokenize(text)]
+    nll, count = 0.0, 0
+    for i in range(len(ids) // 32):
+        rows = toy.logprobs(ids[i * 32 : i * 32 + 32]).astype(np.float64)
+        for j in range(16, 31):  # tools/perplexity: first = n_ctx / 2, n_ctx - 1 - first of them
+            nll -= rows[j, ids[i * 32 + j + 1]]
+            count += 1
+    assert found.tokens == count
+    assert found.value == pytest.approx(math.exp(nll / count), rel=1e-6)
+    assert toy.perplexity(path, convention="llama.cpp", window=32).logprobs == found.logprobs
+
+
+@pytest.mark.parametrize(("text", "options", "message"), [
+    ("", {}, "two or more"), (3, {}, "text is 3"), ("x", {"convention": "own"}, "convention"),
+    ("hello " * 9, {"window": 8, "stride": 8}, "less than the window"),
+    ("hello", {"convention": "llama.cpp"}, "two windows of 512"),
+    ("hello", {"convention": "llama.cpp", "stride": 4}, "leave stride out"),
+    ("hello " * 300, {}, "context is"),
+])  # fmt: skip
+def test_a_text_that_has_no_perplexity_says_why(toy, text, options, message):
+    with pytest.raises(RequestError, match=message):
+        toy.perplexity(text, **options)
+
+
+def test_samples_come_in_one_batch_and_fall_into_meanings(toy):
+    found = toy.uncertainty("Say.", n=5, max_tokens=4)
+    assert len(found.replies) == 5
+    assert sorted(i for m in found.meanings for i in m.members) == list(range(5))
+    again = toy.uncertainty("Say.", n=5, max_tokens=4)
+    assert [r.text for r in again.replies] == [r.text for r in found.replies]
+    assert again.same == found.same

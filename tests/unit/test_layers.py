@@ -30,6 +30,7 @@ LEVELS = {
         {"providers", "arguments", "catalogue", "asked"},
         {"embedding", "decisions"},
         {"tables"},
+        {"evaluation"},
         {"llm"},
         {"hub"},
         {"branching", "bench", "verify"},
