@@ -631,3 +631,62 @@ def test_similar_shows_the_cosines_of_the_texts_of_a_variable(
     shell.user_ns["texts"] = "one text"
     with pytest.raises(RequestError, match="must be a list of texts"):
         command(shell, "similar texts -m fake")
+
+
+# ----------------------------------------------------------------------------- decide
+
+
+@pytest.fixture
+def deciding(as_default: Callable[[Scripted], None]) -> Scripted:
+    scripted = Scripted(
+        [], scores=lambda request, choices: [-0.5 * i for i, _ in enumerate(choices)]
+    )
+    as_default(scripted)
+    return scripted
+
+
+@pytest.mark.parametrize(
+    ("line", "choices", "prompts"),
+    [
+        ("--choices 'good|bad' Is {{ what }} fine?", ["good", "bad"], 2),
+        ("--choices kinds --order given Which is it?", ["x", "y", "z"], 1),
+        ('--yes-no "Is it?"', ["yes", "no"], 2),
+        ("--scale 1-4 --length bytes How warm?", ["1", "2", "3", "4"], 2),
+        ("--scale=-1,1 --unlisted How warm?", ["-1", "0", "1"], 1),
+        ("--choices ' a| b' --complete It is", ["a", "b"], 1),
+    ],
+)
+def test_decide_shows_bars_and_keeps_the_decision(
+    shell: InteractiveShell, deciding: Scripted, line: str, choices: list[str], prompts: int
+) -> None:
+    shell.user_ns |= {"what": "tea", "kinds": ["x", "y", "z"]}
+    data = command(shell, f"decide -o kept {line}")
+    found = shell.user_ns["kept"]
+    assert found is shell.user_ns["_llm_decision"]
+    assert list(found.probabilities) == choices
+    assert len(deciding.requests) == prompts
+    assert "█" in data["text/html"]
+    assert audit(data["text/html"]) == []
+    assert f"→  {found.choice}" in data["text/plain"]
+    if "what" in line:
+        assert "Is tea fine?" in deciding.requests[0].messages[-1].text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--yes-no", "there is no text to decide about"),
+        ("What is it?", "give one of choices"),
+        ("--scale five How?", "--scale five"),
+        ("--choices nothing Which?", "--choices nothing"),
+        ("--yes-no --calibration what Is it?", "it is a str"),
+        ("--yes-no --order any Is it?", "order is 'any'"),
+        ("--yesno Is it?", "yes-no"),
+    ],
+)
+def test_decide_says_what_is_wrong_with_its_line(
+    shell: InteractiveShell, deciding: Scripted, line: str, message: str
+) -> None:
+    shell.user_ns["what"] = "tea"
+    with pytest.raises((UsageError, RequestError), match=message):
+        command(shell, f"decide {line}")

@@ -34,6 +34,7 @@ def scripted(scores=None):
     return LLM(Scripted([], scores=scores or one))
 
 
+@settings(deadline=None)
 @given(st.lists(scores_of, min_size=2, max_size=20))
 def test_probabilities_sum_to_one(values):
     llm = scripted(lambda request, choices: values)
@@ -47,7 +48,7 @@ def test_probabilities_sum_to_one(values):
     assert all(math.exp(d.logprobs[c]) == d.probabilities[c] for c in choices)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(names, st.randoms())
 def test_the_order_in_which_choices_are_given_changes_no_bit(choices, random):
     llm = scripted()
@@ -61,6 +62,7 @@ def test_the_order_in_which_choices_are_given_changes_no_bit(choices, random):
     assert (again.spread, again.mass) == (first.spread, first.mass)
 
 
+@settings(deadline=None)
 @given(names)
 def test_every_choice_stands_once_in_every_place_of_the_list(choices):
     orders = question(choices=choices).orders
@@ -222,6 +224,7 @@ def test_equal_choices_are_decided_by_their_characters_not_by_their_order():
 # ----------------------------------------------------------------------------- arithmetic
 
 
+@settings(deadline=None)
 @given(st.lists(st.dictionaries(st.just("x"), scores_of, min_size=1), min_size=1, max_size=12),
        st.randoms())  # fmt: skip
 def test_a_mean_does_not_depend_on_the_order_of_its_terms(rows, random):
@@ -258,7 +261,7 @@ def test_a_bias_takes_back_what_the_model_prefers():
     assert found.bias["a"] == pytest.approx(-found.bias["b"], abs=1e-6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 0.99), st.sampled_from("ab")), min_size=1, max_size=12))
 def test_a_calibration_is_never_worse_on_its_examples_and_does_not_depend_on_their_order(pairs):
     rows, labels = rows_of(pairs)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.html_audit import XSS, audit
 
@@ -37,6 +37,7 @@ def likes(word):
 # ----------------------------------------------------------------------------- measures
 
 
+@settings(deadline=None)
 @given(shares, st.integers(1, 20))
 def test_the_calibration_error_is_its_definition(pairs, n):
     p, right = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
@@ -50,6 +51,7 @@ def test_the_calibration_error_is_its_definition(pairs, n):
     assert metrics.calibration_error(bins) == pytest.approx(total / len(pairs), abs=1e-12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from("ab")), min_size=1, max_size=30))
 def test_scores_of_brier_and_log_loss_are_their_definitions(pairs):
     rows = [{"a": p, "b": 1 - p} for p, _ in pairs]
@@ -190,6 +192,7 @@ def test_examples_of_a_calibration_come_as_pairs_or_frames():
 # ----------------------------------------------------------------------------- perplexity
 
 
+@settings(deadline=None)
 @given(st.integers(2, 200), st.integers(2, 50), st.data())
 def test_sliding_windows_score_every_token_once_with_at_least_so_much_context(n, window, data):
     stride = data.draw(st.integers(1, window - 1))
@@ -202,6 +205,7 @@ def test_sliding_windows_score_every_token_once_with_at_least_so_much_context(n,
         assert len(context) >= min(a, window - stride)
 
 
+@settings(deadline=None)
 @given(st.integers(8, 300), st.integers(2, 40))
 def test_windows_of_llama_cpp_score_their_second_half(n, window):
     ids, bos = tuple(range(100, 100 + n)), (1,)

@@ -26,6 +26,7 @@ from . import (  # fmt: skip
     command_line,
     connect_command,
     conversation_commands,
+    decide_command,
     lookup,
     screens,
     status,
@@ -413,6 +414,7 @@ COMMANDS = {
         '[options, twice where they differ] TEXT | --score "A" "B" | REPLY REPLY',
         "answers, texts or replies side by side",
     ),
+    **decide_command.COMMANDS,
     "branch": Command(
         branch,
         "[PLACE] [TOKEN] [-r REPLY] [sampling options of %%llm]",
