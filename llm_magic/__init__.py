@@ -4,9 +4,10 @@ Importing this imports nothing heavy: every public name is looked up when it is 
 """
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .extension_points import NUMBER_VIEWS, TABLES, VIEWS
+from .extension_points import NUMBER_VIEWS, SERVE, TABLES, VIEWS
 
 __version__ = "0.1.0"
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .chat.view_protocols import Views
     from .events import Message as Message
     from .llm import LLM as LLM
+    from .served import LocalServer
     from .ui.widgets.chat.widget import Chat as Chat
 
 # Public name -> module that has it.
@@ -98,6 +100,13 @@ def _number_views() -> Any:
     return importlib.import_module("llm_magic.ui.views.numbers")
 
 
+def _serve() -> Callable[..., "LocalServer"]:
+    from .server.running import serve
+
+    return serve
+
+
+SERVE.register(_serve)  # what `LLM.serve()` starts
 VIEWS.register(_views)  # what `Reply.heatmap()` and the other views of a reply call
 NUMBER_VIEWS.register(_number_views)  # what decisions and reports look like
 

@@ -45,3 +45,6 @@ NUMBER_VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of decisions")
 
 # `ui.tables`: how a run over a table and what came of it are shown. The package registers it.
 TABLES: ExtensionPoint[Any] = ExtensionPoint("the views of a table")
+
+# `server.running.serve`: what `LLM.serve` starts. The package registers it.
+SERVE: ExtensionPoint[Callable[..., Any]] = ExtensionPoint("a server of models")

@@ -25,6 +25,7 @@ from .events import CallDelta, Delta, Message, Piece, Sampling
 from .json_types import JsonObject
 from .provider import Prompt, Provider, RenderedPrompt, Request, begins_with, require
 from .sampling import FIELDS
+from .served import Serving
 from .tables.mixin import TableMethods
 from .utf8 import whole
 
@@ -95,7 +96,7 @@ class Control(Enum):
     STOP = "stop"
 
 
-class LLM(Embeddings, Decisions, TableMethods, Evaluations):
+class LLM(Embeddings, Decisions, TableMethods, Evaluations, Serving):
     """A language model. Thread-safe: any number of threads may use one at the same time."""
 
     def __init__(self, provider: Provider) -> None:

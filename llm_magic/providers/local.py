@@ -8,7 +8,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -215,6 +215,14 @@ class Local:
     def detokenize(self, ids: Sequence[int]) -> str:
         self._renderer.check_ids(ids)
         return self._engine.loaded().tokenizer.decode(list(ids))
+
+    def special_tokens(self) -> Mapping[str, str]:
+        """ "bos", "eos", "unk", "pad", "sep" -> the token's text, where the model has one."""
+        return self._engine.loaded().special_texts
+
+    def template_source(self) -> str | None:
+        """The chat template as it was written; None without one."""
+        return self._engine.loaded().template
 
     @property
     def template(self) -> "Template":
