@@ -16,7 +16,7 @@ from typing import Literal
 from starlette.types import Receive, Scope, Send
 
 from ..chat.reply import Reply
-from ..events import Finish
+from ..events import CallDelta, Delta, Finish
 from ..json_types import JsonObject
 from ..llm import LLM
 from ..provider import Request, Stream
@@ -32,6 +32,7 @@ from .text import Text
 QUIET_SECONDS = 15.0  # without an event, until a comment shows that the connection lives
 # Between two sends. Each wakes the client, which takes a core that the model could use.
 PACE_SECONDS = 0.012
+ALIVE = b": still here\n\n"
 END = b"data: [DONE]\n\n"
 STREAM_HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"),
                   (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))  # fmt: skip
@@ -133,12 +134,15 @@ class Answer:
             if not self._headers_sent:
                 self._raise_first(batch)
                 await self._open_stream(send)
-            chunks = [chunk for item in batch for chunk in self._chunks(*item)]
-            body = b"".join(map(_event, chunks)) if batch else b": still here\n\n"
-            await _send(send, body)
+            chunks: list[JsonObject] = []
+            try:
+                for item in batch:
+                    chunks += self._chunks(*item)
+            finally:  # what came before a failure is sent too
+                await _send(send, b"".join(map(_event, chunks)) if batch else ALIVE)
             await asyncio.sleep(PACE_SECONDS)
-        chunks = [self._shape.total(self._usage())] if self._ask.usage else []
-        await _send(send, b"".join(map(_event, chunks)) + END, last=True)
+        total = _event(self._shape.total(self._usage())) if self._ask.usage else b""
+        await _send(send, total + END, last=True)
 
     @property
     def _pause(self) -> float | None:
@@ -152,8 +156,10 @@ class Answer:
         await _send(send, b"".join(map(_event, first)))
 
     def _raise_first(self, batch: list[Item]) -> None:
-        """An error of the first events is an HTTP error: nothing has been sent."""
+        """An error before the first token is an HTTP error."""
         for _, item in batch:
+            if isinstance(item, Delta | CallDelta):
+                return
             if isinstance(item, Failed):
                 raise item.error
 

@@ -31,6 +31,7 @@ from .stats import Served, Stats
 
 HEAD_SECONDS = 20.0  # for the head of a request to arrive
 MOST_CONNECTIONS = 512
+MOST_PORT = 65535
 MOST_WAITING = 256  # answers that wait for a place
 START_SECONDS = 30.0
 STOP_SECONDS = 5.0
@@ -218,6 +219,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if port > MOST_PORT:
+        raise RequestError(f"port is {port}; it must be 0 to {MOST_PORT}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

@@ -33,7 +33,7 @@ LEVELS = {
         {"evaluation"},
         {"llm"},
         {"hub"},
-        {"branching", "bench", "verify", "server"},
+        {"branching", "bench", "verify", "server", "reply_log"},
         {"ui"},
         {"__main__", ""},  # "" is the package itself: its lazy names reach everywhere
     ),

@@ -27,8 +27,10 @@ from . import (  # fmt: skip
     connect_command,
     conversation_commands,
     decide_command,
+    log_commands,
     lookup,
     screens,
+    serve_command,
     status,
     tool_commands,
 )
@@ -435,6 +437,12 @@ COMMANDS = {
         verify,
         "NOTEBOOK.ipynb [-m MODEL]...",
         "generate every reply of a saved notebook again, and say what differs",
+    ),
+    "serve": Command(
+        serve_command.serve, serve_command.USAGE, "the model for other programs of this machine"
+    ),
+    "log": Command(
+        log_commands.log, log_commands.USAGE, "a file with every request and reply of this notebook"
     ),
     "stats": Command(stats, "[--plot] [--dark]", "tokens and speeds of every cell so far"),
 }

@@ -20,6 +20,7 @@ from .cell_options import PARSER
 from .commands import COMMANDS
 from .completion import complete
 from .scope import own
+from .serve_command import stop_all
 
 HELP_WIDTH = 60  # characters of a help text in the list of completions
 _NAME = "LLMMagics"  # where %config looks
@@ -64,6 +65,7 @@ class Extension:
         shell.events.unregister("post_run_cell", self._leave)
         shell.Completer.custom_matchers.remove(self._matcher)
         shell.input_transformers_cleanup.remove(self._keep_questions)
+        stop_all()
         hub.gate.leave()  # the cell that unloads us has entered, and nobody else will leave
 
     def _enter(self, info: object = None) -> None:

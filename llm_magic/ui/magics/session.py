@@ -151,7 +151,8 @@ class Notebook:
         spent = measured or reply
         # The input that runs now is the last one in the history, whatever the counter says already.
         cell = len(self.shell.history_manager.input_hist_parsed) - 1
-        self.ledger.add(throughput.entry(summary.steady(spent) if self.docs_mode else spent, cell))
+        line = throughput.entry(summary.steady(spent) if self.docs_mode else spent, cell)
+        self.ledger.add(line, reply)
 
     def show(self, fragment: mime.Fragment) -> None:
         """Display something that is not a reply."""

@@ -165,7 +165,7 @@ class ChatRunner:
             self._turns.at = datetime.now(UTC).isoformat(timespec="seconds")
             self._finish(turn, reply, run.stopping, run.extends)
             self._measure(reply, window)
-            self._host.ledger.add(throughput.entry(measured(reply), "chat"))
+            self._host.ledger.add(throughput.entry(measured(reply), "chat"), reply)
         self._out.phase(IDLE)
         self._settle()
 

@@ -363,7 +363,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if run.node is not None and rest is not None and (came or error is None):
             self._tree.settle(run.node, rest)
             if (magics := jupyter.extension()) is not None:
-                magics.ledger.add(throughput.entry(branching.measured(rest), "branch"))
+                magics.ledger.add(throughput.entry(branching.measured(rest), "branch"), rest)
         elif run.node is not None:
             self._tree.drop(run.node)
         self._out.extend([self._heads(), {"o": "end", "text": note, "fault": error is not None}])
