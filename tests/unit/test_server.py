@@ -709,7 +709,8 @@ def test_clients_that_wait_leave_the_queue_when_they_go():
     provider = Slow()
     with served(provider, parallel=1) as (server, http):
         with http.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as first:
-            next(first.iter_raw())
+            pieces = first.iter_raw()  # closes the connection when it is dropped
+            next(pieces)
             for _ in range(5):
                 with pytest.raises(httpx.ReadTimeout), client(server) as other:
                     other.post("/v1/chat/completions", json=CHAT, timeout=0.1)
@@ -793,7 +794,8 @@ def test_too_many_that_wait_are_told_to_come_back(monkeypatch):
     with served(Slow(), parallel=1) as (_, http):
         ask = CHAT | {"stream": True}
         with http.stream("POST", "/v1/chat/completions", json=ask) as first:
-            next(first.iter_raw())
+            pieces = first.iter_raw()  # closes the connection when it is dropped
+            next(pieces)
             thread = threading.Thread(target=lambda: _ignore(http, ask), daemon=True)
             thread.start()
             wait_until(lambda: "llm_magic_waiting 1" in http.get("/metrics").text)
