@@ -115,7 +115,8 @@ DIALECTS: Mapping[str, Dialect] = {
         Dialect(
             "llm_magic", {**_LLAMA, "min_tokens": "min_tokens", "dry_last_n": "dry_last_n",
                           "dry_breakers": "dry_breakers"},
-            _ALL, "own", "llama", ids=True, echo=True, progress=True, kwargs=True, history=True,
+            _ALL, "vllm", "llama", ids=True, echo=True, progress=True, kwargs=True, history=True,
+            raw={"normalize": False},
         ),
         Dialect(
             "llama-swap", _LLAMA, frozenset({"schema", "choices", "grammar"}), "gbnf",

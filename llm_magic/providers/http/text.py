@@ -10,6 +10,7 @@ from llm_magic.provider import Request
 
 from .discover import Server
 from .fleet import Endpoint
+from .logprobs import text_bytes
 from .wire import message_entries, tool_entries
 
 _MARKER = re.compile(r"<[|｜]?[^<>\s]{1,60}[|｜]?>|\[/?[A-Z_]{2,30}\]")
@@ -157,7 +158,7 @@ def _bytes_of(piece: object) -> bytes:
     """A piece of llama-server: a text, or a list of bytes where it is no whole text."""
     if isinstance(piece, list) and all(isinstance(b, int) and 0 <= b < 256 for b in piece):
         return bytes(piece)
-    return piece.encode("utf-8", "replace") if isinstance(piece, str) else b""
+    return text_bytes(piece)
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -117,6 +117,8 @@ def sampling_fields(sampling: Sampling, dialect: Dialect) -> Body:
                 value = list(value)
             case "logit_bias":
                 value = {str(token): _bias(b) for token, b in value}
+            case "mirostat" if dialect.name == "llm_magic":
+                value = list(value)
             case "mirostat":
                 body |= {"mirostat_tau": value[0], "mirostat_eta": value[1]}
                 value = 2
@@ -154,7 +156,9 @@ def _tools(request: Request, dialect: Dialect) -> Body:
 def _template(request: Request, dialect: Dialect) -> Body:
     kwargs = dict(request.template_kwargs)
     if request.thinking is not None and dialect.kwargs:
-        kwargs = {"enable_thinking": request.thinking, "thinking": request.thinking, **kwargs}
+        kwargs = {"enable_thinking": request.thinking, **kwargs}
+        if dialect.name != "llm_magic":  # templates of DeepSeek read another name
+            kwargs = {"thinking": request.thinking, **kwargs}
     if kwargs and not dialect.kwargs:
         raise _cannot("template_kwargs", "takes no variables of the chat template", dialect)
     return {"chat_template_kwargs": kwargs} if kwargs else {}
