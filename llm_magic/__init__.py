@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .extension_points import NUMBER_VIEWS, SERVE, TABLES, VIEWS
+from .extension_points import DIVERGENCE_VIEW, NUMBER_VIEWS, SERVE, TABLES, VIEWS
 
 __version__ = "0.1.0"
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .chat.reply import Reply as Reply
     from .chat.tools.definition import tool as tool
     from .chat.view_protocols import Views
+    from .divergence import compare_models as compare_models
     from .events import Message as Message
     from .llm import LLM as LLM
     from .served import LocalServer
@@ -31,11 +32,12 @@ _NAMES = {
     "Chat": "llm_magic.ui.widgets.chat.widget",
     "Conversation": "llm_magic.chat.conversation",
     "tool": "llm_magic.chat.tools.definition",
+    "compare_models": "llm_magic.divergence",
     "load_ipython_extension": "llm_magic.ui.magics.extension",
     "unload_ipython_extension": "llm_magic.ui.magics.extension",
 }
 
-__all__ = ["LLM", "Chat", "Conversation", "Message", "Reply", "load", "tool"]
+__all__ = ["LLM", "Chat", "Conversation", "Message", "Reply", "compare_models", "load", "tool"]
 
 
 def load(
@@ -93,6 +95,11 @@ def _tables() -> Any:
     return importlib.import_module("llm_magic.ui.tables")
 
 
+def _divergence_view() -> Any:
+    return importlib.import_module("llm_magic.ui.views.divergence")
+
+
+DIVERGENCE_VIEW.register(_divergence_view)  # what `compare_models` returns looks like
 TABLES.register(_tables)  # the bar of `LLM.map` and the view of `LLM.grid`
 
 

@@ -48,3 +48,6 @@ TABLES: ExtensionPoint[Any] = ExtensionPoint("the views of a table")
 
 # `server.running.serve`: what `LLM.serve` starts. The package registers it.
 SERVE: ExtensionPoint[Callable[..., Any]] = ExtensionPoint("a server of models")
+
+# `ui.views.divergence`: how the comparison of two models is shown.
+DIVERGENCE_VIEW: ExtensionPoint[Any] = ExtensionPoint("the view of a comparison of models")

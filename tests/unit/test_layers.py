@@ -29,7 +29,7 @@ LEVELS = {
         {"provider"},
         {"providers", "arguments", "catalogue", "asked"},
         {"embedding", "decisions", "served"},
-        {"tables"},
+        {"tables", "divergence"},
         {"evaluation"},
         {"llm"},
         {"hub"},

@@ -127,6 +127,13 @@ def bench(nb: Notebook, rest: str) -> Any:
     return bench_command.command(nb, rest)
 
 
+def compare_models(nb: Notebook, rest: str) -> Any:
+    """How far a quantisation parts from another one on a text."""
+    from . import compare_models_command
+
+    return compare_models_command.command(nb, rest)
+
+
 def verify(nb: Notebook, rest: str) -> Any:
     """Generate every reply of a saved notebook again."""
     from . import verify_command
@@ -432,6 +439,11 @@ COMMANDS = {
         "[MODEL] [--peer NAME]... [--threads N] [--rounds N] [--quick] [--random-1b]",
         "speed and memory here, and of peers beside it",
         _bench_options,
+    ),
+    "compare-models": Command(
+        compare_models,
+        "BASE MODEL [--window N] --text TEXT|FILE",
+        "KL divergence, same top token and perplexity ratio of two quantisations on a text",
     ),
     "verify": Command(
         verify,
