@@ -51,9 +51,13 @@ _fetching = threading.Lock()  # threads of one process do not fetch the same fil
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A model file on this machine. source: path, folder, cache, package, url or hub.
+    """A model file on this machine.
 
-    sampling: settings that the table of named models knows for chats with this one.
+    Attributes:
+        name: The model's name.
+        path: The file.
+        source: Where it came from: path, folder, cache, package, url or hub.
+        sampling: Settings for chats, from the table of named models.
     """
 
     name: str
@@ -66,10 +70,15 @@ class Resolved:
 class Known:
     """A row of `known()`.
 
-    size: bytes (of a file that is still on the web about so many), 0 = unknown. cached: loading it
-    needs no network. memory: bytes that it takes with one conversation of 4,096 tokens, and
-    context: tokens that it was made for, as the table of named models says; 0 = unknown. path: of
-    the file, where it is here.
+    Attributes:
+        name: The name that loads it.
+        description: What it is.
+        size: Bytes of the file, estimated while it is on the web; 0 = unknown.
+        cached: Whether it loads without a network.
+        licence: Its licence.
+        memory: Bytes that it takes with one conversation of 4,096 tokens; 0 = unknown.
+        context: Tokens that it was trained for; 0 = unknown.
+        path: The file, where it is on this machine.
     """
 
     name: str
@@ -113,7 +122,7 @@ def resolve(
 
 
 def fetch(name: str, progress: Progress | None = None) -> Resolved:
-    """Make sure that a model is on this machine, so that it loads without a network later."""
+    """Download a model, so that it loads without a network later."""
     return resolve(name, progress)
 
 
@@ -184,13 +193,13 @@ def remove(name: str | os.PathLike[str], spare: Container[str] = ()) -> Removed:
     """
     text = os.fspath(name).strip()
     with _fetching:
-        found = _held(text, ())
+        found = _cached_files(text, ())
         if any(os.path.realpath(p) in spare for p in found):
             raise ModelError(f"{text} is loaded: unload it first (%llm unload {text})")
         return removal.remove(text, found)
 
 
-def _held(name: str, through: tuple[str, ...]) -> list[Path]:
+def _cached_files(name: str, through: tuple[str, ...]) -> list[Path]:
     """The files of a fetched model that are here."""
     short = key(name)
     match builtin().get(short) or _registered.get(short):
@@ -199,7 +208,7 @@ def _held(name: str, through: tuple[str, ...]) -> list[Path]:
         case Linked() as link:
             return removal.of_url(link.url)
         case str(target) if short not in through:
-            return _held(target, (*through, short))
+            return _cached_files(target, (*through, short))
     if REMOTE.match(name):
         return removal.of_url(name)
     path = _expanded(name)
@@ -211,7 +220,7 @@ def _held(name: str, through: tuple[str, ...]) -> list[Path]:
     raise _no_path(path) if re.search(r"[/\\]|^[.~]|\.gguf$", name, re.I) else _unknown(name)
 
 
-# ----------------------------------------------------------------------------- what a string means
+# ----------------------------------------------------------------------------- what a name means
 
 
 def _resolve(name: str, say: Progress, offline: bool, through: tuple[str, ...]) -> Resolved:
@@ -267,8 +276,8 @@ def _url(url: str, say: Progress, offline: bool) -> Resolved:
         raise ModelError(f"{wheels.redact(url)} is not a valid URL: {e}") from None
     if not file.lower().endswith(".gguf"):
         raise ModelError(
-            f"{wheels.redact(url)} is a remote endpoint, not a model file: nothing can be loaded "
-            "from it here. The URL of a file ends in .gguf"
+            f"{wheels.redact(url)} is the address of a server, not of a model file (its URL ends "
+            "in .gguf). To use a server: %llm connect URL"
         )
     with _fetching:
         return Resolved(_stem(file), web.get_url(url, say, offline), "url")
@@ -311,7 +320,7 @@ def _unknown(name: str) -> ModelNotFoundError:
     near = difflib.get_close_matches(key(name), names, 3, 0.5)
     mean = f" Did you mean {' or '.join(near)}?" if near else ""
     return ModelNotFoundError(
-        f"no model {name!r}: it is no known name, no file or folder here, and no owner/repo of the "
+        f"no model {name!r}: not a known name, not a file or folder, not an owner/repo of the "
         f"Hugging Face hub.{mean} Known names: {', '.join(names)}"
     )
 

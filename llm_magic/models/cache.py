@@ -33,6 +33,7 @@ def cache_dir() -> Path:
 
 
 def files() -> Path:
+    """The folder of finished files."""
     return cache_dir() / "files"
 
 
@@ -66,7 +67,7 @@ def workspace(need: int) -> Iterator[Path]:
 def finished_parts(sha256: str) -> Path:
     """The folder for complete parts of an unfinished download of the file with this SHA-256.
 
-    It may not exist yet. Parts that nobody asked for in two days are removed.
+    It may not exist yet. Parts that were not used for two days are removed.
     """
     root = cache_dir() / "parts"
     with contextlib.suppress(OSError):
@@ -118,7 +119,7 @@ def _state(path: Path) -> list[int]:
 
 
 def _sweep(root: Path) -> None:
-    """Remove what killed processes left behind long ago."""
+    """Remove old files of killed processes."""
     for old in root.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - old.stat().st_mtime > STALE:

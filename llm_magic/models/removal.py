@@ -22,7 +22,7 @@ class Removed:
 
 
 def of_packages(m: Packaged) -> list[Path]:
-    """What the cache holds of a model that comes in packages, parts of a broken download too.
+    """The cached files of a model that comes in packages, those of a broken download included.
 
     Raises:
         ModelError: The file lies in an installed package.

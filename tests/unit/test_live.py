@@ -30,7 +30,7 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.ui import reply_methods
 from llm_magic.ui.magics import screens
 from llm_magic.ui.magics.pace import Pace
-from llm_magic.ui.magics.stream_state import Running
+from llm_magic.ui.magics.stream_state import StreamState
 from llm_magic.ui.reply_methods import VENDOR, Look
 from llm_magic.ui.views import progress
 from llm_magic.ui.views.progress import work
@@ -233,7 +233,7 @@ def test_a_load_that_fails_leaves_no_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_reasoning_and_calls_are_told_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running()
+    running = StreamState()
     running.add(Delta("reasoning", "I think <b>"))
     assert "I think &lt;b&gt;" in screens._thinking(running)
     running.add(CallDelta(0, "c1", "weather", '{"city": "<i>"'))
@@ -389,7 +389,7 @@ def test_quiet_shows_nothing() -> None:
 
 
 def test_the_estimate_of_the_saved_json_is_a_lower_bound() -> None:
-    running = Running()
+    running = StreamState()
     top = (Top(1, b"", -0.5), Top(2, b"ab", -1.0))
     tokens = tuple(
         Token(i, b"" if i % 2 else b"ab", -0.5, 1, top if i % 3 else ()) for i in range(1, 50)

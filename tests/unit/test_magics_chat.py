@@ -242,7 +242,7 @@ def test_undo_reset_and_fork(shell: InteractiveShell, script: Scripted) -> None:
     assert "forgot 'Two?'; 1 exchange left" in command(shell, "undo a")["text/plain"]
     ask(shell, "--chat a", "Three?", "c4")
     assert [t for r, t in said(script) if r == "user"] == ["One?", "Three?"]
-    with pytest.raises(UsageError, match="reset b first"):
+    with pytest.raises(UsageError, match="reset b deletes it"):
         shell.run_line_magic("llm", "fork a b")
     with pytest.raises(UsageError, match="a, b"):
         shell.run_line_magic("llm", "reset")

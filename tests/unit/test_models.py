@@ -182,7 +182,7 @@ def test_alias_table_means_files_of_small_models() -> None:
 
 
 def test_remote_endpoint_is_told_apart_from_a_file() -> None:
-    with pytest.raises(ModelError, match="remote endpoint") as e:
+    with pytest.raises(ModelError, match="address of a server") as e:
         models.resolve("http://user:secret@localhost:8080/v1")
     assert "secret" not in str(e.value)
 

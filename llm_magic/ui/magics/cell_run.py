@@ -16,7 +16,7 @@ from llm_magic.verify.notebook import digest
 from . import cell_options, command_line, map_cell, request, screens
 from .brief_errors import brief_errors
 from .session import Notebook
-from .tool_outputs import of_their_own
+from .tool_outputs import separate_outputs
 
 
 def run_cell(nb: Notebook, line: str, cell: str) -> None:
@@ -75,7 +75,7 @@ def _answer(nb: Notebook, asked: request.CellRequest, llm: LLM, screen: screens.
     def keep(reply: Reply) -> None:
         nb.keep(reply, measured(reply) if given else None)
 
-    with request.open_stream(nb, asked, llm) as stream, of_their_own(nb.shell):
+    with request.open_stream(nb, asked, llm) as stream, separate_outputs(nb.shell):
         return screens.follow(stream, screen, keep)
 
 

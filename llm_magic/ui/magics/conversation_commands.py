@@ -49,9 +49,11 @@ def reset(nb: Notebook, rest: str) -> None:
     known = list(nb.conversations.named)
     names = known if args.all else args.names or (known if len(known) == 1 else [])
     if not names and known:
-        raise UsageError(f"reset: which one? There are {', '.join(known)}; or --all")
+        raise UsageError(f"reset: name a conversation ({', '.join(known)}), or use --all")
     nb.conversations.remove(names)
-    nb.show(status.note(f"forgotten: {', '.join(names)}" if names else "there was nothing"))
+    nb.show(
+        status.note(f"forgotten: {', '.join(names)}" if names else "there are no conversations")
+    )
 
 
 def undo(nb: Notebook, rest: str) -> None:
@@ -61,7 +63,7 @@ def undo(nb: Notebook, rest: str) -> None:
     name, conversation = nb.conversations.find(parse(nb, parser, rest).name)
     gone = conversation.undo()
     left = len(conversation.exchanges)
-    what = f"forgot {summary.one_line(gone.question.text, 60)!r}" if gone else "there was nothing"
+    what = f"forgot {summary.one_line(gone.question.text, 60)!r}" if gone else "nothing to undo"
     nb.show(status.note(f"{name}: {what}; {left} exchange{'s' * (left != 1)} left"))
 
 
@@ -102,8 +104,8 @@ def export(nb: Notebook, rest: str) -> None:
     if args.out is None and args.file is None:
         nb.show(Fragment(html.code(text, "json"), text))
         return
-    places = " and ".join(filter(None, (args.file, args.out)))
-    nb.show(status.note(f"{name}: {len(messages)} messages are in {places}"))
+    targets = " and ".join(filter(None, (args.file, args.out)))
+    nb.show(status.note(f"{name}: {len(messages)} messages are in {targets}"))
 
 
 def load(nb: Notebook, rest: str) -> None:
@@ -115,7 +117,7 @@ def load(nb: Notebook, rest: str) -> None:
     _vacant(nb, args.name)
     messages = _messages(nb, args.source)
     usual = nb.name_of(None)
-    conversation = Conversation(hub.get(usual) or _Later(usual))
+    conversation = Conversation(hub.get(usual) or _UnloadedModel(usual))
     conversation.load(messages)
     nb.conversations.put(args.name, conversation)
     nb.show(status.note(f"{args.name}: {_size(conversation)}"))
@@ -137,8 +139,8 @@ def _messages(nb: Notebook, source: str) -> list[Any]:
     return list(found)
 
 
-class _Later:
-    """Stands for a model that is not loaded yet. A cell that continues puts the model there."""
+class _UnloadedModel:
+    """A model that is loaded when it is first used; the next cell replaces it by its own."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -155,7 +157,9 @@ def _bind(nb: Notebook, name: str, thing: Any) -> None:
 
 def _vacant(nb: Notebook, name: str) -> None:
     if name in nb.conversations.named:
-        raise UsageError(f"there is a conversation {name!r}; %{nb.magic_name} reset {name} first")
+        raise UsageError(
+            f"the conversation {name!r} exists; %{nb.magic_name} reset {name} deletes it"
+        )
 
 
 def _size(conversation: Conversation) -> str:
@@ -209,7 +213,7 @@ def _exchange(exchange: Exchange, steady: bool) -> tuple[str, str]:
     trace = (summary.steady(reply) if steady else reply).trace
     page = _row("You", html.verbatim(question.text), f"#{exchange.id}")
     inner, lines = [], [f"#{exchange.id} You: {question.text}"]
-    for kind, text in _said(rest, traced=bool(trace)):
+    for kind, text in _parts(rest, traced=bool(trace)):
         match kind:
             case "reasoning":
                 inner.append(html.fold("Reasoning", html.markdown(text)))
@@ -225,13 +229,18 @@ def _exchange(exchange: Exchange, steady: bool) -> tuple[str, str]:
     return page + _row("Model", "".join(inner)), "\n".join(lines)
 
 
-def _said(messages: list[Message], traced: bool) -> Iterator[tuple[str, str]]:
-    """(what, text) of what follows a question. traced: a trace tells all calls at once, in the
-    place of the first; without one (an imported conversation) the messages tell them."""
-    told = not traced
+def _parts(messages: list[Message], traced: bool) -> Iterator[tuple[str, str]]:
+    """(kind, text) of the parts of an answer.
+
+    Args:
+        messages: What follows the question.
+        traced: Whether the reply has a trace, which shows all calls in the place of the first;
+            without it (an imported conversation) each call and result is a part.
+    """
+    shown = not traced
     if traced and not any(m.calls for m in messages):  # cut between calls: only words were kept
         yield "trace", ""
-        told = True
+        shown = True
     for message in messages:
         if message.role == "tool":
             if not traced:
@@ -241,9 +250,9 @@ def _said(messages: list[Message], traced: bool) -> Iterator[tuple[str, str]]:
             yield "reasoning", message.reasoning
         if message.text:
             yield "answer", message.text
-        if message.calls and not told:
+        if message.calls and not shown:
             yield "trace", ""
-            told = True
+            shown = True
         for call in () if traced else message.calls:
             yield "call", f"{call.name} {_short(call.arguments)}"
 

@@ -33,7 +33,7 @@ _TYPE_NODES = (
 
 
 def value(names: Names, path: str, option: str) -> Any:
-    """What a dotted name stands for in the notebook."""
+    """The value of a dotted name in the notebook."""
     head, *rest = path.split(".")
     if head not in names:
         raise _unknown(option, head, names)
@@ -79,9 +79,9 @@ def _named(name: str, thing: object) -> Tool:
 
 
 def offered(names: Names) -> Iterator[tuple[str, Tool | LLMError]]:
-    """What of a notebook can be a tool, by name: Tools, and functions that were written there.
+    """The possible tools of a notebook by name: Tools, and functions that are defined in it.
 
-    A function that cannot be one comes with the error that says why.
+    A function that cannot be a tool comes with the error that says why.
     """
     for name, thing in names.items():
         written_here = callable(thing) and getattr(thing, "__module__", None) == "__main__"
@@ -97,16 +97,16 @@ def offered(names: Names) -> Iterator[tuple[str, Tool | LLMError]]:
 # ----------------------------------------------------------------------------- constraints
 
 
-def constraint(names: Names, given: argparse.Namespace) -> dict[str, Any]:
-    """What binds the answer, as the one keyword option of `LLM.stream` that says it (or none)."""
-    asked = [o for o in kinds.names() if getattr(given, o, None) is not None]
-    if len(asked) > 1:
-        both = " and ".join(f"--{o}" for o in asked)
+def constraint(names: Names, args: argparse.Namespace) -> dict[str, Any]:
+    """The constraint of a cell as a keyword option of `LLM.stream`; {} where there is none."""
+    used = [name for name in kinds.names() if getattr(args, name, None) is not None]
+    if len(used) > 1:
+        both = " and ".join(f"--{name}" for name in used)
         raise UsageError(f"{both} cannot be used together; choose one")
-    if not asked:
+    if not used:
         return {}
-    text = getattr(given, asked[0])
-    match asked[0]:
+    text = getattr(args, used[0])
+    match used[0]:
         case "schema":
             return {"schema": _schema(names, text)}
         case "choices":

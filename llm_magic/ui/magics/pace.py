@@ -9,7 +9,13 @@ BUDGET = 5.0  # bytes before the last frame, in units of the last frame
 
 
 class Pace:
-    """When the next frame may go out: by time, and by what has been sent already."""
+    """Decides when the next frame of an output may be sent.
+
+    Args:
+        rate: The most frames a second.
+        budget: The most bytes of all earlier frames, in units of the last one.
+        clock: The time in seconds; None: time.monotonic.
+    """
 
     def __init__(
         self, rate: float = RATE, budget: float = BUDGET, clock: Callable[[], float] | None = None
@@ -27,11 +33,12 @@ class Pace:
         return self._clock() - self._last
 
     def due(self) -> bool:
+        """Whether enough time has passed since the last frame."""
         # Rendering holds the GIL, which the engine needs between tokens: a fifth of it at most.
         return self.idle >= max(self._interval, 4 * self._cost)
 
     def affords(self, size: int, final: int) -> bool:
-        """Would a frame of `size` bytes leave all frames within the budget of `final` bytes?"""
+        """Whether a frame of `size` bytes fits the budget, if the last one has `final` bytes."""
         return self._sent + size <= self._budget * final
 
     @contextmanager

@@ -25,27 +25,27 @@ from ..views import html, mime, progress, records, summary, tooltrace
 from ..widgets.shared.jupyter import UpdatableOutput
 from .pace import RATE as RATE
 from .pace import Pace
-from .stream_state import Running
+from .stream_state import StreamState
 
-PATIENCE = 0.25  # seconds before work without text is worth a line
-ALIVE = 0.5  # seconds after which such a line is sent whatever the budget says
+PATIENCE = 0.25  # seconds before work without text is shown
+ALIVE = 0.5  # seconds after which it is shown even beyond the budget
 
 Publish = Callable[..., None]
 
 
 class Screen(Protocol):
-    """Where a reply appears."""
+    """Shows a reply and the work before it."""
 
     def event(self, event: Event) -> None: ...
 
     def final(self, reply: Reply, note: str = "") -> None:
-        """The last state of a reply. note: what happened to it, if it did not simply end."""
+        """Show the complete reply. note: why it ended, if not by itself."""
 
     def close(self, note: str) -> None:
-        """Nothing came of it: leave the note where progress was shown, nothing where none was."""
+        """End without a reply: the note takes the place of the progress, if any was shown."""
 
     def say(self, fragment: mime.Fragment) -> None:
-        """Show something that is not a reply, in the place of the progress."""
+        """Show a fragment in the place of the progress."""
 
 
 def follow(stream: Stream, screen: Screen, keep: Callable[[Reply], None]) -> Reply:
@@ -115,7 +115,7 @@ class CellScreen:
     ) -> None:  # fmt: skip
         """publish: shell.display_pub.publish. tokens: the most that may be generated, if known.
 
-        keep: somebody renews the display after the cell has ended; see `kept`.
+        keep: the display is updated after the cell has ended; see `kept`.
         """
         self._publish = publish
         self.kept = UpdatableOutput({}, uuid.uuid4().hex, tagged=keep)
@@ -124,55 +124,55 @@ class CellScreen:
         self._saved = look.json_tokens is None or (tokens or sys.maxsize) <= look.json_tokens
         self._pace = Pace(rate)
         self._start = time.monotonic()
-        self._running = Running()
+        self._state = StreamState()
         self._stages = progress.Stages()
         self._overhead = 0  # bytes of a frame that are not text
-        self._told = ""  # the kind of work that the last frame told of
+        self._work = ""  # the kind of work in the last frame
 
     def event(self, event: Event) -> None:
-        running = self._running
-        running.add(event)
+        state = self._state
+        state.add(event)
         self._stages.event(event)
         if not self._pace.due():
             return
-        if running.empty:
-            if time.monotonic() - self._start < PATIENCE or running.work is None:
+        if state.empty:
+            if time.monotonic() - self._start < PATIENCE or state.work is None:
                 return
-            # Each kind of work is told, however short it is beside the others.
-            new = running.work.what != self._told
+            # Each kind of work is shown, however short it is beside the others.
+            new = state.work.what != self._work
             if not new and not self._affords(500) and self._pace.idle < ALIVE:
                 return
-            self._told = running.work.what
-        elif not self._affords(self._overhead + running.text_bytes):
+            self._work = state.work.what
+        elif not self._affords(self._overhead + state.text_bytes):
             return
         with self._pace.frame() as sent:
             page = self._frame()
             size = len(page.encode())
-            self._overhead = max(300, size - running.text_bytes)
+            self._overhead = max(300, size - state.text_bytes)
             self._send({"text/plain": self._words(), "text/html": page})
             sent(size)
 
     def _affords(self, size: int) -> bool:
-        running = self._running
+        state = self._state
         # The last bundle holds the text as plain text, Markdown and HTML, and maybe the tokens.
-        final = 1_000 + 3 * running.text_bytes + (running.json_bytes if self._saved else 0)
+        final = 1_000 + 3 * state.text_bytes + (state.json_bytes if self._saved else 0)
         return self._pace.affords(size, final)
 
     def _words(self) -> str:
-        """A frame as text: how far the work is; of an answer only that it is being written."""
-        work = self._running.work
-        return progress.plain(work) if self._running.empty and work is not None else "…"
+        """A frame as text: the progress of the work, or "…" while an answer is written."""
+        work = self._state.work
+        return progress.plain(work) if self._state.empty and work is not None else "…"
 
     def _frame(self) -> str:
-        running = self._running
-        if running.empty and running.work is not None:
-            return html.wrap(progress.bar(running.work), self._note(""))
-        text = "".join(running.answer)
+        state = self._state
+        if state.empty and state.work is not None:
+            return html.wrap(progress.bar(state.work), self._note(""))
+        text = "".join(state.answer)
         body = mime.body(text, self.look.format, self.look.language) if text else ""
-        speed = summary.speed("decode", running.tps())
-        count = summary.counted(running.tokens, "token")
+        speed = summary.speed("decode", state.tps())
+        count = summary.counted(state.tokens, "token")
         return html.wrap(
-            _thinking(running), body, _calling(running), self._note(count, speed),
+            _thinking(state), body, _calling(state), self._note(count, speed),
             themed=html.needs_style(body),
         )  # fmt: skip
 
@@ -197,30 +197,30 @@ class CellScreen:
         self._send(fragment._repr_mimebundle_(), fragment.metadata)
 
 
-def _thinking(running: Running) -> str:
-    if not running.reasoning:
+def _thinking(state: StreamState) -> str:
+    if not state.reasoning:
         return ""
-    tail = " ".join(running.reasoning[-90:].split())
-    if running.answer:
+    tail = " ".join(state.reasoning[-90:].split())
+    if state.answer:
         return html.note("Reasoning")
     return html.note(f"Reasoning … {html.text(tail)}")
 
 
-def _calling(running: Running) -> str:
-    done = f"{running.tools} tool call{'s' * (running.tools != 1)} done" if running.tools else ""
-    call = f"calling <code>{html.escape(running.call[-200:])}</code>" if running.call else ""
+def _calling(state: StreamState) -> str:
+    done = f"{state.tools} tool call{'s' * (state.tools != 1)} done" if state.tools else ""
+    call = f"calling <code>{html.escape(state.call[-200:])}</code>" if state.call else ""
     return html.note(done, call) if done or call else ""
 
 
 class StillScreen:
-    """Nothing while it runs, one plain display at the end: outputs that can be compared."""
+    """One display at the end, nothing before: outputs are the same on every run."""
 
     def __init__(self, publish: Publish, look: mime.Look) -> None:
         self._publish = publish
         self._look = look
 
     def event(self, event: Event) -> None:
-        """Frames in between would be different on every run."""
+        """Not shown: intermediate frames differ on every run."""
 
     def final(self, reply: Reply, note: str = "") -> None:
         data = mime.bundle(reply, self._look, note)
@@ -272,7 +272,7 @@ class TextScreen:
             case CallDelta():
                 self._status("calling a tool …")
             case CallDone():
-                self._status("")  # somebody may be asked for approval on this line
+                self._status("")  # the approval of a tool call may be asked on this line
             case ToolDone(record):
                 self._write(f"{self._newline()}{tooltrace.plain((record,))}\n")
             case _:
@@ -288,7 +288,7 @@ class TextScreen:
         return "" if self._last == "\n" else "\n"
 
     def _status(self, line: str) -> None:
-        """A line that the next output replaces; only where somebody watches."""
+        """A line that the next output replaces; only in an interactive terminal."""
         late = time.monotonic() - self._start >= PATIENCE
         if line and not (sys.stderr.isatty() and late and self._pace.due()):
             return
@@ -348,7 +348,7 @@ def _updates_arrive(shell: Any) -> bool:
 
 
 def is_terminal(shell: Any) -> bool:
-    """Is this a shell without rich output?"""
+    """Whether the shell is a terminal, without rich output."""
     # Only a process that runs one has imported it; importing it here would be slow in a kernel.
     module = sys.modules.get("IPython.terminal.interactiveshell")
     return module is not None and isinstance(shell, module.TerminalInteractiveShell)

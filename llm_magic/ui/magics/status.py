@@ -11,7 +11,7 @@ from llm_magic.llm import LLM
 from ..views import html
 from ..views.mime import Fragment
 
-# What there is to say of a provider in this order, with the words for people.
+# The fields of a provider's status in the order of display, with their labels.
 _FIELDS = {
     "model": "model",
     "device": "device",
@@ -30,14 +30,14 @@ _FIELDS = {
 
 
 def note(line: str) -> Fragment:
-    """One quiet line."""
+    """One line in a muted colour."""
     return Fragment(html.note(html.text(line)), line)
 
 
 def overview(
     magic: str, commands: Sequence[tuple[str, str, str]], loaded: Sequence[LLM], model: str
 ) -> Fragment:
-    """What `%llm` alone shows: what is loaded, and what can be typed: (command, usage, purpose)."""
+    """What `%llm` alone shows: the loaded models, and the commands as (name, usage, purpose)."""
     state = table(loaded, model)
     everything = [*((f"%{magic} {name}", usage, what) for name, usage, what in commands)]
     everything.append(
@@ -76,15 +76,15 @@ def _state(llm: LLM) -> dict[str, str]:
 
 
 def _cache(known: Mapping[str, Any]) -> dict[str, str]:
-    """What the prefix cache holds, and what it has saved so far."""
+    """The size of the prefix cache, and the prompt tokens that it has saved."""
     names = ("cached_tokens", "cached_bytes", "cache_hits", "cache_misses")
     if any(name not in known for name in names):
         return {}
     tokens, size, hits, misses = (known[name] for name in names)
-    found = {"cache": f"{tokens:,} tokens, {size / 1e6:,.1f} MB"}
-    if asked := hits + misses:
-        found["reuse"] = f"{hits:,} of {asked:,} prompt tokens ({hits / asked:.0%})"
-    return found
+    state = {"cache": f"{tokens:,} tokens, {size / 1e6:,.1f} MB"}
+    if prompt := hits + misses:
+        state["reuse"] = f"{hits:,} of {prompt:,} prompt tokens ({hits / prompt:.0%})"
+    return state
 
 
 def _words(name: str, value: Any) -> str:
@@ -97,7 +97,7 @@ _LOADED = {"ctx": "context", "slots": "slots", "threads": "threads"}
 
 
 def loaded(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
-    """What a load ended with."""
+    """The result of loading a model."""
     state = _state(llm)
     parts = [f"{state['model']} is loaded"]
     parts += [f"{name} {state[f]}" for f, name in _LOADED.items() if f in state]
@@ -108,7 +108,7 @@ def loaded(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
 
 
 def connected(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
-    """What a connection ended with."""
+    """The result of connecting to a server."""
     state = _state(llm)
     parts = [f"connected to {llm.model}"]
     parts += [] if steady else [state.get("compute", "")]
@@ -118,15 +118,14 @@ def connected(llm: LLM, seconds: float, steady: bool = False) -> Fragment:
 
 
 def models(loaded: Sequence[LLM], magic: str) -> Fragment:
-    """All names that can be loaded, and what to type."""
+    """All models that can be loaded, with hints at the commands."""
     used = {llm.model: _state(llm).get("path") for llm in loaded}
     known = catalogue.rows()
     rows = [catalogue.cells(row, used, used.values()) for row in known]
     paths = {str(row.path) for row in known}
     extra = {n for n, path in used.items() if path not in paths} - {row.name for row in known}
     rows += [(name, "loaded", *[""] * 5) for name in sorted(extra)]
-    # A name, a state and sizes are read as one; the other columns have room to break, in the
-    # middle of an address too: else it would take that of the column before it.
+    # Names and sizes do not wrap; long addresses may break anywhere, or they would widen the table.
     look = (*["white-space:nowrap"] * 5, *["overflow-wrap:anywhere"] * 2)
     cells = [
         [

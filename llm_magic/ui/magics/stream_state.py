@@ -20,8 +20,20 @@ from ..views.progress import Work, work
 TAIL = 200  # characters of the reasoning that are kept: only its end is shown while it runs
 
 
-class Running:
-    """The text so far and what it costs to show it. Cheap per event: nothing is rendered here."""
+class StreamState:
+    """The text of a stream so far, and sizes for the limit of its updates. Renders nothing.
+
+    Attributes:
+        answer: The pieces of the answer.
+        reasoning: The end of the reasoning.
+        call: The tool call that is being written.
+        tools: Tool calls that have run.
+        tokens: Generated tokens.
+        text_bytes: The size of all text in UTF-8.
+        json_bytes: A lower bound of the size of the saved tokens.
+        since: The time of the first token (time.monotonic).
+        work: The work that goes on while there is no text.
+    """
 
     def __init__(self) -> None:
         self.answer: list[str] = []
@@ -30,15 +42,17 @@ class Running:
         self.tools = 0
         self.tokens = 0
         self.text_bytes = 0
-        self.json_bytes = 0  # a lower bound of what the saved tokens will weigh
+        self.json_bytes = 0
         self.since = 0.0
-        self.work: Work | None = None  # what is being done while there is no text
+        self.work: Work | None = None
 
     @property
     def empty(self) -> bool:
+        """Whether nothing but work has come."""
         return not (self.answer or self.reasoning or self.call or self.tools)
 
     def add(self, event: Event) -> None:
+        """Take the next event."""
         match event:
             case Delta(kind, text, tokens):
                 if kind == "answer":
@@ -70,5 +84,6 @@ class Running:
         )
 
     def tps(self) -> float:
+        """Tokens a second since the first one; 0 while it is too early to tell."""
         seconds = time.monotonic() - self.since
         return (self.tokens - 1) / seconds if self.tokens > 1 and seconds > 0.2 else 0.0

@@ -1,8 +1,8 @@
 """Displays of tools beside the answer of the cell that calls them.
 
 A tool may call `clear_output()` and display in a loop. Both act on the cell's whole output, so the
-answer would vanish. While a stream is followed, a tool's displays are put into places of their own,
-and a clear empties those places only.
+answer would vanish. While a stream is shown, each display of a tool gets a display id of its own,
+and clear_output() empties these displays only.
 """
 
 import threading
@@ -15,39 +15,39 @@ EMPTY = {"text/plain": "", "text/html": ""}
 
 
 class ToolOutputs:
-    """Stands between tools and a shell's display publisher while a stream is followed."""
+    """Replaces a shell's display publisher while a stream is shown."""
 
     def __init__(self, publisher: Any) -> None:
         self._publish = publisher.publish
         self._thread = threading.get_ident()
-        self._shown: list[str] = []  # places with something in them
-        self._free: list[str] = []  # places that the next displays take again
+        self._shown: list[str] = []  # ids of displays with content
+        self._free: list[str] = []  # ids of cleared displays, to be used again
 
     def publish(self, data: Any, metadata: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Publish. A display of a tool (one without an identity of its own) gets a place."""
+        """Publish; a tool's display without an id gets one of ours."""
         ours = kwargs.get("update") or (kwargs.get("transient") or {}).get("display_id")
         if ours or threading.get_ident() != self._thread:
             self._publish(data, metadata, *args, **kwargs)
             return
         again = bool(self._free)
-        place = self._free.pop(0) if again else uuid.uuid4().hex
-        self._shown.append(place)
-        self._publish(data, metadata, transient={"display_id": place}, update=again)
+        id = self._free.pop(0) if again else uuid.uuid4().hex
+        self._shown.append(id)
+        self._publish(data, metadata, transient={"display_id": id}, update=again)
 
     def clear_output(self, wait: bool = False) -> None:
-        """Empty the tool's places: now, or when its next display comes."""
+        """Empty the tools' displays: now, or when the next one comes."""
         if threading.get_ident() != self._thread:
             return
         self._free = [*self._free, *self._shown]
         self._shown = []
         if not wait:
-            for place in self._free:
-                self._publish(dict(EMPTY), {}, transient={"display_id": place}, update=True)
+            for id in self._free:
+                self._publish(dict(EMPTY), {}, transient={"display_id": id}, update=True)
 
 
 @contextmanager
-def of_their_own(shell: Any) -> Iterator[None]:
-    """Around the following of a stream whose tools may display and clear."""
+def separate_outputs(shell: Any) -> Iterator[None]:
+    """Keep displays of tools apart from the answer inside the block."""
     publisher = getattr(shell, "display_pub", None)
     if publisher is None or "publish" in vars(publisher):  # a stream inside a stream's tool
         yield
