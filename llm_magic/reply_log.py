@@ -31,6 +31,7 @@ CREATE TABLE replies (
     model TEXT NOT NULL,
     asked TEXT NOT NULL,    -- what a person wrote last
     answer TEXT NOT NULL,
+    texts TEXT NOT NULL,    -- the texts of all messages, or the prompt: what is searched
     request TEXT NOT NULL,  -- JSON: messages, tools, ids of the prompt
     reply TEXT NOT NULL     -- JSON: Reply.to_dict
 );
@@ -111,14 +112,14 @@ class ReplyLog:
         }
         values = (
             datetime.now(UTC).isoformat(timespec="seconds"), notebook, str(cell), reply.model,
-            asked(reply), reply.text or reply.reasoning,
+            asked(reply), reply.text or reply.reasoning, _texts(reply),
             json.dumps(request, ensure_ascii=False, default=str),
             json.dumps(reply.to_dict(), ensure_ascii=False),
         )  # fmt: skip
         with self._open() as db:
             added = db.execute(
-                "INSERT INTO replies (at, notebook, cell, model, asked, answer, request, reply) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO replies (at, notebook, cell, model, asked, answer, texts, "
+                "request, reply) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
             return int(added.lastrowid or 0)
@@ -128,11 +129,9 @@ class ReplyLog:
         with self._open() as db:
             rows = db.execute(
                 "SELECT id, at, notebook, cell, model, asked, answer FROM replies WHERE "
-                "instr(folded(asked), ?) OR instr(folded(answer), ?) OR instr(folded(request), ?) "
-                "ORDER BY id DESC LIMIT ?",
-                (*([text.casefold()] * 2), json.dumps(text.casefold(), ensure_ascii=False)[1:-1],
-                 most),
-            ).fetchall()  # fmt: skip
+                "instr(folded(answer), ?1) OR instr(folded(texts), ?1) ORDER BY id DESC LIMIT ?2",
+                (text.casefold(), most),
+            ).fetchall()
         return [
             Row(id, at, notebook, cell, model, asked[:SHOWN], answer[:SHOWN])
             for id, at, notebook, cell, model, asked, answer in rows
@@ -166,6 +165,12 @@ def asked(reply: Reply) -> str:
     """What a person wrote last: the last message of a user, else the prompt."""
     users = [m.text for m in reply.messages if m.role == "user"]
     return users[-1] if users else reply.prompt or ""
+
+
+def _texts(reply: Reply) -> str:
+    calls = [call.arguments for message in reply.messages for call in message.calls]
+    texts = [message.text for message in reply.messages] or [reply.prompt or ""]
+    return "\n".join([*texts, *calls])
 
 
 def _folded(text: str) -> str:

@@ -6,6 +6,7 @@ What a server does is a layer above; it is reached through `extension_points.SER
 from collections.abc import Iterable
 from typing import Literal, Protocol
 
+from .errors import UnsupportedError
 from .extension_points import SERVE
 
 
@@ -70,7 +71,13 @@ class Serving:
             RequestError: An argument is not valid, or the port is in use.
             UnsupportedError: starlette and uvicorn (extra `serve`) are not installed.
         """
-        server: LocalServer = SERVE.load()(
+        try:
+            start = SERVE.load()
+        except ModuleNotFoundError as e:
+            raise UnsupportedError(
+                "serve", f"serving needs {e.name}: pip install 'llm-magic[serve]'"
+            ) from None
+        server: LocalServer = start(
             self, port=port, host=host, token=token, origins=origins, hosts=hosts,
             parallel=parallel, seconds=seconds,
         )  # fmt: skip
