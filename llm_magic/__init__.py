@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .extension_points import DIVERGENCE_VIEW, NUMBER_VIEWS, SERVE, TABLES, VIEWS
+from .extension_points import DIVERGENCE_VIEW, INSIDE_VIEWS, NUMBER_VIEWS, SERVE, TABLES, VIEWS
 
 __version__ = "0.1.0"
 
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     from .chat.view_protocols import Views
     from .divergence import compare_models as compare_models
     from .events import Message as Message
+    from .inside.steering import ControlVector as ControlVector
     from .llm import LLM as LLM
     from .served import LocalServer
+    from .taps import Add as Add
+    from .taps import Mean as Mean
+    from .taps import Patch as Patch
+    from .taps import Taps as Taps
+    from .taps import Zero as Zero
     from .ui.widgets.chat.widget import Chat as Chat
 
 # Public name -> module that has it.
@@ -33,11 +39,20 @@ _NAMES = {
     "Conversation": "llm_magic.chat.conversation",
     "tool": "llm_magic.chat.tools.definition",
     "compare_models": "llm_magic.divergence",
+    "Add": "llm_magic.taps",
+    "Mean": "llm_magic.taps",
+    "Patch": "llm_magic.taps",
+    "Taps": "llm_magic.taps",
+    "Zero": "llm_magic.taps",
+    "ControlVector": "llm_magic.inside.steering",
     "load_ipython_extension": "llm_magic.ui.magics.extension",
     "unload_ipython_extension": "llm_magic.ui.magics.extension",
 }
 
-__all__ = ["LLM", "Chat", "Conversation", "Message", "Reply", "compare_models", "load", "tool"]
+__all__ = [
+    *("LLM", "Chat", "Conversation", "Message", "Reply", "compare_models", "load", "tool"),
+    *("Add", "ControlVector", "Mean", "Patch", "Taps", "Zero"),
+]
 
 
 def load(
@@ -114,6 +129,13 @@ def _serve() -> Callable[..., "LocalServer"]:
 
 
 SERVE.register(_serve)  # what `LLM.serve()` starts
+
+
+def _inside_views() -> Any:
+    return importlib.import_module("llm_magic.ui.views.inside")
+
+
+INSIDE_VIEWS.register(_inside_views)  # what an inspection and its lenses look like
 VIEWS.register(_views)  # what `Reply.heatmap()` and the other views of a reply call
 NUMBER_VIEWS.register(_number_views)  # what decisions and reports look like
 

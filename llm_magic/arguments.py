@@ -14,6 +14,7 @@ from .errors import LLMError, RequestError, named
 from .events import Message, Sampling, Token, ToolSpec, as_messages
 from .provider import Prompt, RenderedPrompt, Request
 from .sampling import FIELDS, read, scalar
+from .taps import Key, Taps, as_edits
 from .utf8 import whole
 
 PromptLike = str | Sequence[int] | Sequence[Message | Mapping[str, Any]] | RenderedPrompt
@@ -36,6 +37,8 @@ class RequestOptions(TypedDict, total=False):
     guess: bool | None
     trim: bool | None
     tool_syntax: str | None
+    edit: object  # whatever taps.as_edits takes
+    taps: Taps | Key | Sequence[Key] | None
 
 
 def option_names() -> tuple[str, ...]:
@@ -83,6 +86,11 @@ def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, objec
         own["tools"] = _tools(present["tools"])
     if "tool_choice" in present:
         own["tool_choice"] = _tool_choice(present["tool_choice"], own.get("tools", ()))
+    if "edit" in present:
+        own["edit"] = as_edits(present["edit"])
+    if "taps" in present:
+        given = present["taps"]
+        own["taps"] = given if isinstance(given, Taps) else Taps(cast("Key", given))
     constraint = kinds.constraint_of(present)
     return Request(prompt, sampling=sampling.over(default), constraint=constraint, **own)
 

@@ -33,6 +33,7 @@ def asked_out(request: Request, prompt: RenderedPrompt) -> JsonObject:
     found |= {"suffix": request.suffix} if request.suffix else {}
     found |= {"thinking": request.thinking} if request.thinking is not None else {}
     found |= {"tool_syntax": request.tool_syntax} if request.tool_syntax else {}
+    found |= {"edited": True} if request.edit else {}
     if request.constraint is not None:
         found["constraint"] = constraint_out(request.constraint)
     if request.tools:
@@ -70,6 +71,8 @@ def request_of(
     >>> request_of({"logprobs": 3}, (1, 2), "Hi", Sampling(seed=1), ()).logprobs
     3
     """
+    if asked.get("edited"):
+        raise ValueError("the answer was made with edits inside the model, which are not saved")
     tools = tuple(map(_tool_in, saved.list_in(asked.get("tools", []), "tools")))
     flags = {name: bool(asked.get(name)) for name in _FLAGS}
     messages = (Message("user", ""),) if asked.get("chat") else ()  # they are rendered already

@@ -43,6 +43,9 @@ VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of a reply")
 # `ui.views.numbers`: how decisions, reports of evaluations and samples are shown.
 NUMBER_VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of decisions")
 
+# `ui.views.inside`: how what was found inside a model is shown.
+INSIDE_VIEWS: ExtensionPoint[Any] = ExtensionPoint("the views of a model's inside")
+
 # `ui.tables`: how a run over a table and what came of it are shown. The package registers it.
 TABLES: ExtensionPoint[Any] = ExtensionPoint("the views of a table")
 

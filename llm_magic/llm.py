@@ -22,6 +22,7 @@ from .embedding import Embeddings
 from .errors import Interrupted, RequestError
 from .evaluation.mixin import Evaluations
 from .events import CallDelta, Delta, Message, Piece, Sampling
+from .inside.methods import LookInside
 from .json_types import JsonObject
 from .provider import Prompt, Provider, RenderedPrompt, Request, begins_with, require
 from .sampling import FIELDS
@@ -96,7 +97,7 @@ class Control(Enum):
     STOP = "stop"
 
 
-class LLM(Embeddings, Decisions, TableMethods, Evaluations, Serving):
+class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving):
     """A language model. Thread-safe: any number of threads may use one at the same time."""
 
     def __init__(self, provider: Provider) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
 from .chat.stream import Stream as Stream
 from .errors import LLMError, UnsupportedError
 from .events import Constraint, Message, Piece, Sampling, Token, ToolSpec
+from .taps import Edit, Inside, Taps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +30,7 @@ Capability = Literal[
     "constraint",
     "embed",
     "rerank",
+    "inspect",
 ]
 # How the vectors of a text's tokens become one: their mean, the last or the first ("cls") of them,
 # or not at all.
@@ -90,6 +92,8 @@ class Request:
         reuse: Whether a cached prefix is used. The tokens are the same either way.
         guess: Whether guesses at the next tokens are checked. The tokens are the same either way.
         trim: Whether the oldest exchanges are left out where the messages do not fit the window.
+        edit: What is changed inside the model. An edited request shares no cache with others.
+        taps: What is recorded inside the model.
         tool_syntax: How calls are written, a name of `chat.parsing.syntax.SYNTAXES`; None: as the
             chat template says.
     """
@@ -109,6 +113,8 @@ class Request:
     guess: bool = True
     trim: bool = False
     tool_syntax: str | None = None
+    edit: tuple[Edit, ...] = ()
+    taps: Taps | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -137,6 +143,7 @@ class Request:
             ("logprobs", self.logprobs is not None),
             ("tools", bool(self.tools)),
             ("constraint", self.constraint is not None),
+            ("inspect", bool(self.edit) or self.taps is not None),
         )
         return tuple(name for name, needed in wanted if needed)
 
@@ -285,6 +292,27 @@ class BatchScoring(Protocol):
         This is the log-likelihood of evaluation harnesses. Order and errors are as in
         `score_batch`; a context is never empty.
         """
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A provider whose model can be looked into. Optional; capability "inspect"."""
+
+    @property
+    def inside(self) -> Inside:
+        """The inside of the model."""
+
+
+def inside_of(provider: Provider) -> Inside:
+    """The inside of a provider's model.
+
+    Raises:
+        UnsupportedError: It cannot be looked into, like a remote model.
+    """
+    require(provider, "inspect")
+    if not isinstance(provider, Inspectable):
+        raise UnsupportedError("inspect")
+    return provider.inside
 
 
 def require(provider: Provider, *capabilities: Capability) -> None:

@@ -1,6 +1,6 @@
 """Events of one stream become a `Reply`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from ..events import (
     ToolSpec,
     Usage,
 )
+from ..taps import Capture
 from .origin import Origin
 from .reply import Records, Reply
 
@@ -57,6 +58,8 @@ class Fold:
         # Set by the caller that knows the constraint.
         self.parsed: Any = None
         self.choices: Mapping[str, float] | None = None
+        # Makes what was recorded inside the model, from the tokens of the answer.
+        self.record: Callable[[Sequence[Token]], Capture] | None = None
         self.answered_by = ""  # by the caller that knows the server
 
     def asked(self, prompt: str, prompt_ids: Sequence[int]) -> None:
@@ -103,6 +106,7 @@ class Fold:
             trace=Records(self._trace),
             parsed=self.parsed,
             choices=self.choices,
+            capture=self.record(self._tokens) if self.record and finish else None,
             finish_reason=finish.reason if finish else None,
             usage=finish.usage if finish else usage,
             timings=finish.timings if finish else Timings(),

@@ -25,6 +25,7 @@ from ..events import (
 from ..extension_points import VIEWS
 from ..json_types import JsonObject
 from ..prefix import common_prefix
+from ..taps import Capture
 from . import saved
 from .json_values import to_json
 from .origin import Origin
@@ -84,6 +85,8 @@ class Reply:
         answered_by: The server that answered and the model as it names it; "" for the model in
             this process.
         origin: The model's file, the code and the request, by which it can be generated again.
+        capture: With `taps=...`, what was recorded inside the model; `.inspection` shows it. It is
+            not saved.
     """
 
     text: str
@@ -106,6 +109,7 @@ class Reply:
     branches: tuple[tuple[int, "Reply"], ...] = ()
     answered_by: str = ""
     origin: Origin | None = field(default=None, repr=False, compare=False)
+    capture: Capture | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Whatever sequence was given can be called like any other reply's.
@@ -283,6 +287,36 @@ class Reply:
             NotLoadedError: The model is not loaded.
         """
         return _views().branch(self, i, alternative, **options)
+
+    @property
+    def inspection(self) -> Any:
+        """What was recorded inside the model, as an `inside.inspection.Inspection`.
+
+        Raises:
+            RequestError: Nothing was recorded: ask with `taps=...`.
+        """
+        return _views().inspection(self)
+
+    def causes(self, of: Any = "answer", parts: str = "sentences", **options: Any) -> Any:
+        """What in the prompt made the answer likely, by leaving each part out.
+
+        Each part of the prompt is left out once, and the change of the log-probability of what was
+        said is measured. The model must be loaded.
+
+        Args:
+            of: "answer", or (first, last + 1) of its tokens.
+            parts: How the prompt is cut: "sentences", "messages" or "tokens".
+            options: `llm`: the model; None: the loaded one of the reply's name.
+
+        Returns:
+            An `inside.causes.Causes`: the parts with their changes, in nats; displays as the shaded
+            prompt.
+
+        Raises:
+            RequestError: The prompt is not known, or cannot be cut so.
+            NotLoadedError: The model is not loaded.
+        """
+        return _views().causes(self, of, parts, **options)
 
     def explore(self, **options: Any) -> LiveView["Reply"]:
         """The interactive view: hover, move with the keyboard, branch.

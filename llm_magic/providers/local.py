@@ -29,9 +29,11 @@ from ..events import (
     Token,
 )
 from ..provider import CAPABILITIES, ChoiceScores, Continuation, Pooling, RenderedPrompt, Request
+from ..taps import Capture
 from . import scoring, side_by_side, vectors
 from .choices import MAX_CHOICES, ChoiceSource, Scorer, scorer
 from .guidance import Guidance
+from .interior import Interior, Plan
 from .relevance import judge
 from .rendering import Renderer
 from .sampling_ids import SamplingIds, with_seed
@@ -112,6 +114,7 @@ class Local:
         self._renderer = Renderer(self._engine)
         self._guidance = Guidance(self._engine, self._renderer)
         self._sampling_ids = SamplingIds(self._engine)
+        self._interior = Interior(self._engine, path)
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ life
@@ -148,6 +151,11 @@ class Local:
     def engine(self) -> "Engine":
         """The engine, for callers that work with ids and slots (benchmarks, tests)."""
         return self._engine
+
+    @property
+    def inside(self) -> Interior:
+        """The inside of the model: see `taps.Inside`."""
+        return self._interior
 
     @property
     def failed(self) -> bool:
@@ -254,6 +262,7 @@ class Local:
         prompt, given = self._renderer.begin(request)
         request = replace(request, given=given)
         ids = (*prompt.ids, *(cast(int, token.id) for token in given))
+        plan = self._plan(request, len(prompt.ids), len(given))
         self._renderer.check_room(request, len(ids), model.forward.n_ctx)
         guide, syntax, bound, lead = self._guidance.guide(request, prompt, given)
         sampling = with_seed(self._sampling_ids.with_ids(request.sampling))
@@ -264,6 +273,9 @@ class Local:
             self.model, prompt.text, prompt.ids, sampling, prompt.messages, prompt.tools,
             replace(self.origin(), asked=asked_out(request, prompt)),
         )  # fmt: skip
+        if plan is not None and request.taps is not None:
+            echoed = len(prompt.ids) if request.echo else 0
+            fold.record = functools.partial(_record, plan, prompt.ids, echoed)
         stops = sampling.stop or ()
         if not bound and prompt.is_chat:
             stops = (*stops, *self.template.stops)
@@ -276,7 +288,7 @@ class Local:
         if (options := self._scored(request, syntax, prompt)) is not None:
             source = self._choose(request, prompt.ids, options, sampling, fold)
         elif not given or given[-1].id not in model.tokenizer.end_ids:
-            source = self._submit(request, ids, sampling, guide)
+            source = self._submit(request, ids, sampling, guide, plan)
         if given or source is None:
             source = Continued(given, source, len(prompt.ids))
         parse = None
@@ -299,7 +311,19 @@ class Local:
         thinks = prompt.reasoning and (request.thinking is not False or prompt.in_reasoning)
         if request.given or syntax is not None or thinks or not prompt.ids:
             return None
+        if request.edit or request.taps is not None:  # the answer itself is looked at
+            return None
         return constraint.options
+
+    def _plan(self, request: Request, n_prompt: int, n_given: int) -> Plan | None:
+        """What the request records and changes; None: nothing."""
+        if not request.edit and request.taps is None:
+            return None
+        if request.echo and request.logprobs is not None and request.edit:
+            raise RequestError("echo with logprobs scores the prompt without its edits")
+        n_ctx, most = self._engine.loaded().forward.n_ctx, request.sampling.max_tokens
+        total = n_ctx if most is None else min(n_ctx, n_prompt + n_given + most)
+        return self._interior.plan(n_prompt, max(total, n_prompt), request.taps, request.edit)
 
     def _choose(
         self,
@@ -325,6 +349,8 @@ class Local:
         return list(found.logprobs)
 
     def _scorer_of(self, request: Request, choices: Sequence[str]) -> Scorer:
+        if request.edit or request.taps is not None:
+            raise RequestError("edits and taps do not reach the scoring of choices")
         prompt = self.render(request)
         if not prompt.ids:
             raise RequestError("choices cannot be scored behind an empty prompt")
@@ -351,7 +377,12 @@ class Local:
         return side_by_side.run(asked, scheduler.submit, JOBS_PER_SLOT * slots)
 
     def _submit(
-        self, request: Request, ids: tuple[int, ...], sampling: Sampling, guide: "Guide | None"
+        self,
+        request: Request,
+        ids: tuple[int, ...],
+        sampling: Sampling,
+        guide: "Guide | None",
+        plan: Plan | None,
     ) -> "Generation":
         from ..engine.serving.job import Job
 
@@ -362,7 +393,9 @@ class Local:
             breakers=self._sampling_ids.breakers(sampling),
             guide=guide,
             reuse=request.reuse,
-            guess=request.guess,
+            # What is recorded of a guess that turns out wrong would stay.
+            guess=request.guess and request.taps is None,
+            taps=None if plan is None else plan.taps,
         )
         return self._engine.scheduler.submit(job)
 
@@ -407,3 +440,9 @@ def _read_behind(lead: str, constraint: Constraint, text: str) -> object:
 
 def _bytes(megabytes: int | None) -> int | None:
     return None if megabytes is None else megabytes * 1_000_000
+
+
+def _record(plan: Plan, prompt: tuple[int, ...], echoed: int, tokens: Sequence[Token]) -> Capture:
+    """What was recorded of a prompt and the tokens behind it; the first `echoed` repeat it."""
+    said = (token.id for token in tokens[echoed:])
+    return plan.capture((*prompt, *(i for i in said if i is not None)))

@@ -67,7 +67,13 @@ class Scripted:
     """
 
     # It follows no constraint, but reads the value of an answer that was written to fit one.
-    capabilities: frozenset[Capability] = CAPABILITIES - {"score", "choices", "embed", "rerank"}
+    capabilities: frozenset[Capability] = CAPABILITIES - {
+        "score",
+        "choices",
+        "embed",
+        "rerank",
+        "inspect",
+    }
 
     def __init__(
         self,

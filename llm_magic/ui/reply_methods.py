@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ..branching import branch as branch
 from ..chat.reply import Reply
 from ..chat.view_protocols import MimeTypes, TokenRow
+from ..errors import NotLoadedError, RequestError
 from ..events import ToolRecord
+from ..hub import hub
+from ..inside.causes import Causes
+from ..inside.causes import causes as find_causes
+from ..inside.inspection import Inspection
 from .views import choices, logprobs, plots, prompt, records, tooltrace
 from .views.mime import JSON_TOKENS as JSON_TOKENS
 from .views.mime import VENDOR as VENDOR
@@ -117,6 +122,23 @@ def to_frame(reply: Reply) -> "DataFrame | list[TokenRow]":
 def _kinds(reply: Reply) -> tuple[str, ...]:
     missing = len(reply.tokens) - len(reply.kinds)
     return (*reply.kinds, *("answer",) * missing)
+
+
+def inspection(reply: Reply) -> Inspection:
+    """What was recorded inside the model; see `Reply.inspection`."""
+    if reply.capture is None:
+        raise RequestError("nothing was recorded: ask with taps=..., or use llm.inspect(reply)")
+    return Inspection(reply.capture, reply.model)
+
+
+def causes(reply: Reply, of: Any, parts: str, llm: "LLM | None" = None, **options: Any) -> Causes:
+    """What in the prompt made the answer likely; see `Reply.causes`."""
+    if options:
+        raise RequestError(f"unknown option {next(iter(options))!r}; causes takes of, parts, llm")
+    found = llm or hub.get(reply.model)
+    if found is None:
+        raise NotLoadedError(f"{reply.model or 'the model'} is not loaded: llm_magic.load() it")
+    return find_causes(found.provider, reply, of, parts)
 
 
 def explore(reply: Reply, llm: "LLM | None" = None, **options: Any) -> "Explorer":

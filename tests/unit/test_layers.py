@@ -22,13 +22,13 @@ PACKAGE = Path(__file__).resolve().parents[2] / "llm_magic"
 LEVELS = {
     "": (
         {"events", "errors", "utf8", "prefix", "columns", "json_types", "sampling"}
-        | {"extension_points", "interpolation"},
+        | {"extension_points", "interpolation", "taps"},
         {"models"},
         {"engine"},
         {"chat"},
         {"provider"},
         {"providers", "arguments", "catalogue", "asked"},
-        {"embedding", "decisions", "served"},
+        {"embedding", "decisions", "inside", "served"},
         {"tables", "divergence"},
         {"evaluation"},
         {"llm"},
@@ -45,7 +45,7 @@ LEVELS = {
         {"forward"},
         {"portable", "kernels", "serving"},
         {"portable", "kernels", "serving"},
-        {"load", "needs", "encoder"},
+        {"control_vectors", "load", "needs", "encoder"},
     ),
     "chat": (
         {"parsing"},

@@ -52,6 +52,10 @@ def test_slots_match_only_under_the_same_key():
     assert (other.index, n) == (1, 0)
     again, n = slots.acquire([1, 2, 3, 4], key=b"edited")
     assert (again.index, n) == (0, 3)
+    slots.release(again)
+    slots.advance(again, [4])
+    assert slots.longest([1, 2, 3, 4], 4) == (None, 0)
+    assert slots.longest([1, 2, 3, 4], 4, b"edited") == (again, 4)
 
 
 def test_an_edited_request_shares_no_cache_with_others():

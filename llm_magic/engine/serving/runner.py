@@ -60,7 +60,7 @@ class Runner:
         for run in list(active):  # one that fails leaves it
             if len(run.ids) - run.done <= MIN_SHARED:
                 continue
-            slot, n = self._slots.longest(run.ids, min(run.reusable, len(run.ids) - 1))
+            slot, n = self._slots.longest(run.ids, min(run.reusable, len(run.ids) - 1), run.job.key)
             if slot is not None and n >= run.done + MIN_SHARED:
                 self._take(run, slot, n)
 

@@ -11,7 +11,7 @@ is left, and one token is drawn. Mirostat 2 replaces the filters.
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -339,25 +339,62 @@ class Sampler:
             i -= 1
         return first + i
 
+    def stages(self, row: F32) -> Iterator[tuple[str, I64, F32]]:
+        """What is left of logits [>= n_vocab] behind each step, in the order of `pick`.
+
+        Yields (name of the step, ids, their logits), the raw logits first and the scaled ones
+        last. Only steps that are set appear. Without a constraint.
+        """
+        raw = row[: self._n_vocab]
+        every = np.arange(len(raw))
+        yield "logits", every, raw.copy()
+        logits = raw
+        if self._changes:
+            logits, _ = self._shape(raw)
+            kept = np.flatnonzero(logits > NEVER)
+            yield "penalties", kept, logits[kept]
+        if self._s.greedy:
+            best = np.array([int(logits.argmax())])
+            yield "greedy", best, logits[best]
+            return
+        last: tuple[I64, F32] = (every, logits)
+        for name, ids, values in self._filters(logits):
+            last = (every if ids is None else ids, values)
+            yield name, *last
+        ids, values = last
+        if self._s.mirostat is None:
+            yield "temperature", ids, values * np.float32(1 / self._heat)
+
     def _filter(self, logits: F32) -> tuple[I64 | None, F32]:
         """Candidates that pass top-k, typical, top-p, min-p and XTC: ids (None: all), logits."""
+        out: tuple[I64 | None, F32] = None, logits
+        for _, *left in self._filters(logits):
+            out = cast("tuple[I64 | None, F32]", tuple(left))
+        return out
+
+    def _filters(self, logits: F32) -> Iterator[tuple[str, I64 | None, F32]]:
+        """What each filter that is set leaves of those before it."""
         s = self._s
         ids: I64 | None = None
         values = logits
         if s.top_k is not None and 0 < s.top_k < len(values):
             ids, values = _subset(ids, values, top_ids(values, s.top_k))
+            yield "top_k", ids, values
         if s.typical_p is not None and s.typical_p < 1:
             ids, values = _subset(ids, values, _typical(values, s.typical_p))
+            yield "typical_p", ids, values
         if s.top_p is not None and s.top_p < 1:
             ids, values = _subset(ids, values, _nucleus(values, s.top_p))
+            yield "top_p", ids, values
         if s.min_p is not None and s.min_p > 0:
             edge = values.max() + np.float32(np.log(s.min_p))
             ids, values = _subset(ids, values, np.flatnonzero(values >= edge))
+            yield "min_p", ids, values
         # Drawn only where XTC is on: without it a seed gives the same answer as ever.
         if s.xtc_probability and self._rng.random() <= s.xtc_probability:
             threshold = DEFAULT_THRESHOLD if s.xtc_threshold is None else s.xtc_threshold
             ids, values = _subset(ids, values, _xtc(values, threshold))
-        return ids, values
+            yield "xtc", ids, values
 
     def _mirostat(self, logits: F32) -> int:
         """Mirostat 2 (arXiv:2007.14966): cut at surprise mu (bits), then move mu towards tau."""

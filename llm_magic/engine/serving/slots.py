@@ -99,10 +99,10 @@ class Slots:
         self.misses += len(ids) - n
         return slot, n
 
-    def longest(self, ids: list[int], most: int) -> tuple[Slot | None, int]:
-        """The free slot that holds the longest beginning of these ids, and how much of it."""
+    def longest(self, ids: list[int], most: int, key: bytes = b"") -> tuple[Slot | None, int]:
+        """The free slot of this key with the longest beginning of these ids, and how much of it."""
         found = max(
-            (s for s in self._slots if not s.busy),
+            (s for s in self._slots if not s.busy and s.key == key),
             key=lambda s: common_prefix(s.ids, ids),
             default=None,
         )
