@@ -51,7 +51,7 @@ CHAT_FIELDS = COMMON | {
     *("messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls"),
     *("reasoning_effort", "chat_template_kwargs", "modalities"),
 }
-TEXT_FIELDS = COMMON | {"prompt", "echo", "suffix", "best_of"}
+TEXT_FIELDS = COMMON | {"prompt", "echo", "suffix", "best_of", "return_token_ids"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class Ask:
         logprobs: How many alternatives each token is sent with; None: no logprobs at all.
         progress: Whether a stream tells how much of the prompt is evaluated.
         one_call: Whether an answer ends behind its first tool call.
+        ids: Whether the logprobs of a completion name the ids and bytes of its tokens too.
     """
 
     requests: tuple[Request, ...]
@@ -77,6 +78,7 @@ class Ask:
     logprobs: int | None = None
     progress: bool = False
     one_call: bool = False
+    ids: bool = False
 
     def choices(self) -> list[Request]:
         """Every answer to be made, the prompts in order."""
@@ -134,7 +136,7 @@ def text(body: Body, llm: LLM) -> Ask:
         raise bad(f"best_of is {drawn}; it must not be less than n", "best_of")
     if drawn > ask.n and ask.stream:
         raise bad("best_of cannot be streamed: the best are known at the end", "best_of")
-    return replace(ask, drawn=drawn)
+    return replace(ask, drawn=drawn, ids=body.flag("return_token_ids"))
 
 
 def _ask(body: Body, requests: tuple[Request, ...], logprobs: int | None) -> Ask:

@@ -8,7 +8,7 @@ from ..chat.reply import Reply
 from ..events import CallDelta, Delta, Event, Finish, Prefill, Token
 from ..json_types import JsonObject
 from .asks import Ask
-from .shape import UNLIKELY, progress, timings, token_text
+from .shape import UNLIKELY, chat_logprobs, progress, timings, token_text
 
 
 class Offsets:
@@ -51,6 +51,8 @@ class Text:
         if self.ask.logprobs is not None:
             offsets = self._offsets.setdefault(index, Offsets(start))
             logprobs = _logprobs(tokens, offsets, first=not self._sent.get(index))
+            if self.ask.ids:  # as llama.cpp's server names them
+                logprobs["content"] = chat_logprobs(tokens)["content"]
             self._sent[index] = self._sent.get(index, 0) + len(tokens)
         return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish}
 

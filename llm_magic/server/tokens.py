@@ -1,6 +1,6 @@
 """Texts as token ids and back, in the two dialects that clients speak: llama.cpp's and vLLM's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from ..arguments import as_ids
@@ -40,10 +40,12 @@ def tokenize(body: Body, llm: LLM) -> JsonObject:
         body.only((*_WHAT, *_FLAGS))
         ids = _ids(body, llm)
     found: JsonObject = {"count": len(ids), "max_model_len": window(llm), "tokens": list(ids)}
-    if body.flag("with_pieces"):
-        found["tokens"] = [{"id": i, "piece": _piece(llm, i)} for i in ids]
-    if body.flag("return_token_strs"):
-        found["token_strs"] = [_piece(llm, i) for i in ids]
+    if body.flag("with_pieces") or body.flag("return_token_strs"):
+        pieces = _pieces(body, llm, ids)
+        if body.flag("with_pieces"):
+            found["tokens"] = [{"id": i, "piece": p} for i, p in zip(ids, pieces, strict=True)]
+        if body.flag("return_token_strs"):
+            found["token_strs"] = pieces
     return found
 
 
@@ -61,9 +63,15 @@ def _ids(body: Body, llm: LLM) -> tuple[int, ...]:
     return ids
 
 
-def _piece(llm: LLM, i: int) -> str:
-    data = llm.provider.render(Request((i,))).text.encode()
-    return token_text(data)
+def _pieces(body: Body, llm: LLM, ids: Sequence[int]) -> list[str]:
+    """Each token as text; one that is part of a character as its bytes."""
+    text = body.text("prompt" if "prompt" in body.fields else "content")
+    known = {piece.id: piece.bytes for piece in llm.tokenize(text)} if text else {}
+    return [token_text(known.get(i) or _rendered(llm, i)) for i in ids]
+
+
+def _rendered(llm: LLM, i: int) -> bytes:
+    return llm.provider.render(Request((i,))).text.encode()
 
 
 def detokenize(body: Body, llm: LLM) -> JsonObject:

@@ -68,7 +68,7 @@ class Reader:
         tokens = tokens_of(choice.get("logprobs"), self._top, at, choice.get("token_ids"))
         tokens, self._held = (*self._held, *tokens), ()
         if not reasoning and not content and not calls:
-            self._held = tokens  # half a character; at the end it is the end token
+            self._held = tokens  # half a character, markup of a call, or the end token
         elif not reasoning and not content:
             yield from (CallPiece(*call, tokens if i == 0 else ()) for i, call in enumerate(calls))
         else:
@@ -82,6 +82,9 @@ class Reader:
                 yield Text("answer", content, rest)
             yield from (CallPiece(*call) for call in calls)
         if (reason := choice.get("finish_reason")) is not None:
+            if markup := tuple(token for token in self._held if token.bytes):
+                self._held = ()
+                yield Text("answer", "", markup)  # of a call, which the server took out
             yield Ended(finish_reason(reason))
 
 

@@ -139,8 +139,9 @@ def aligned(text: bytes, tokens: Sequence[Token], at: float) -> tuple[Token, ...
     >>> [t.bytes for t in aligned(b"ab", [Token(7, b"b", -1.0, 1)], 0.0)]
     [b'a', b'b']
     """
-    if b"".join(t.bytes for t in tokens) == text:
-        return tuple(tokens)
+    own = b"".join(t.bytes for t in tokens)
+    if own == text or own.decode("utf-8", "replace").encode() == text:
+        return tuple(tokens)  # also where the end is half a character
     start, head = 0, 0
     while head < len(tokens) and text.startswith(tokens[head].bytes, start):
         start += len(tokens[head].bytes)

@@ -67,6 +67,7 @@ class RemoteStream:
         self._fold = fold
         self._router = plan.router(True)
         self._calls = Assembly()
+        self._tail: list[Token] = []  # without text of their own, behind everything else
         self._native = False
         self._called = False  # whether a call was recovered from text
         self._out: deque[Event] = deque()
@@ -144,6 +145,9 @@ class RemoteStream:
         return self._router.kept + self._kept
 
     def _text(self, kind: str, text: str, tokens: Sequence[Token]) -> None:
+        if not text:
+            self._tail += tokens
+            return
         self._begin()
         own = tuple(tokens)
         if not own:  # the server tells no tokens: a piece of text counts as one
@@ -195,6 +199,9 @@ class RemoteStream:
         reason = self._flush()
         self._called = self._called or bool(self._router.calls)
         self._out.extend(self._calls.finish())
+        if self._tail:
+            self._kept += len(self._tail)
+            self._out.append(Delta("answer", "", tuple(self._tail)))
         called = self._called or any(isinstance(event, CallDone) for event in self._out)
         if stopped:
             reason = "stop"

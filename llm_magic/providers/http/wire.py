@@ -41,6 +41,8 @@ def chat_body(request: Request, messages: Sequence[Message], model: str, dialect
     if request.logprobs is not None:
         body["logprobs"] = True
         body["top_logprobs"] = _top(request.logprobs, dialect)
+        if dialect.name == "vllm":
+            body["return_token_ids"] = True
     body |= _tools(request, dialect) | _template(request, dialect)
     return body
 
@@ -57,6 +59,8 @@ def text_body(request: Request, prompt: str | Sequence[int], model: str, dialect
     body |= _common(request, dialect, True)
     if request.logprobs is not None:
         body["logprobs"] = _top(request.logprobs, dialect)
+        if dialect.name in ("vllm", "llm_magic"):
+            body["return_token_ids"] = True
     return body
 
 
@@ -81,8 +85,6 @@ def _common(request: Request, dialect: Dialect, streams: bool) -> Body:
             body |= {"return_progress": True}
     if dialect.name == "llama.cpp":
         body["cache_prompt"] = request.reuse
-    if dialect.name == "vllm" and request.logprobs is not None:
-        body["return_token_ids"] = True
     body |= sampling_fields(request.sampling, dialect)
     if request.constraint is not None:
         body |= constraint_fields(request.constraint, dialect)
