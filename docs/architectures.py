@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from llm_magic.engine.arch import ARCHITECTURES, RECURRENT, Architecture
+from llm_magic.engine.blocks import Experts
 from llm_magic.engine.quants import QUANTS, QuantType
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
@@ -67,6 +68,8 @@ def _layer(row: Architecture) -> str:
     if attention.qk_norm:
         said.append("norms of queries and keys")
     said.append(f"{'gated ' if feed_forward.gated else ''}{feed_forward.activation}")
+    said += ["experts"] if isinstance(feed_forward, Experts) else []
+    said += ["sinks"] if attention.sinks else []
     said += ["parallel parts"] if row.parallel else []
     said += ["learned positions"] if row.learned_positions else []
     return ", ".join(said)

@@ -21,7 +21,9 @@ from .blocks import (
     Attention,
     Block,
     Config,
+    Experts,
     FeedForward,
+    Gating,
     Layer,
     NormKind,
     Parts,
@@ -64,6 +66,10 @@ class _Keys:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
             raise GGUFError(f"{self.name(key)} must be a positive integer, not {quoted(value)}")
         return value
+
+    def names_one_of(self, key: str, other: str) -> int:
+        """A positive integer under the first of two keys that the file has."""
+        return self.count(key if self.name(key) in self.metadata else other)
 
     def real(self, key: str, default: float | None = None) -> float:
         """A finite positive number."""
@@ -228,6 +234,21 @@ def _gptneox_parallel(row: Architecture, keys: _Keys, _shapes: Shapes) -> Archit
     return replace(row, parallel=parallel)
 
 
+def _mixture(row: Architecture, keys: _Keys, _shapes: Shapes) -> Architecture:
+    """Experts where the file names some (Mixtral)."""
+    if keys.optional("expert_count") is None:
+        return row
+    return replace(row, parts=(row.parts[0], Experts(normalized=True)))
+
+
+def _gpt_oss_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """Every second layer sees all, the others a window. YaRN's range is not rounded."""
+    if rope.yarn:
+        rope = replace(rope, yarn=replace(rope.yarn, whole=False))
+    window, flags = keys.count("attention.sliding_window"), _with_window(keys, n_layers, 2)
+    return tuple((rope, window if flag else None) for flag in flags)
+
+
 # Declared out: models with a recurrent state, whole or in some layers (TG-81).
 RECURRENT = frozenset(
     {
@@ -237,7 +258,9 @@ RECURRENT = frozenset(
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture("Llama, Mistral, SmolLM2, TinyLlama", "adjacent"),
+    "llama": Architecture(
+        "Llama, Mistral, Mixtral, SmolLM2, TinyLlama", "adjacent", adjust=_mixture
+    ),
     "qwen2": Architecture("Qwen 2, Qwen 2.5", "halves"),
     "exaone": Architecture("EXAONE 3", "halves"),
     "qwen3": Architecture("Qwen 3", "halves", (Attention(qk_norm=QKNorm()), FeedForward())),
@@ -365,6 +388,23 @@ ARCHITECTURES: dict[str, Architecture] = {
         turns=_windows_turn,
         adjust=_one_norm,
     ),
+    "qwen2moe": Architecture("Qwen1.5-MoE, Qwen2-57B-A14B", "halves", (Attention(), Experts())),
+    "qwen3moe": Architecture(
+        "Qwen3-30B-A3B, Qwen3-235B-A22B",
+        "halves",
+        (Attention(qk_norm=QKNorm()), Experts(normalized=True)),
+    ),
+    "olmoe": Architecture("OLMoE", "halves", (Attention(qk_norm=QKNorm(over="row")), Experts())),
+    "granitemoe": Architecture(
+        "Granite 3 MoE", "adjacent", (Attention(), Experts(normalized=True)), divided_logits=True
+    ),
+    "gpt-oss": Architecture(
+        "gpt-oss",
+        "halves",
+        (Attention(sinks=True), Experts("clamped", "chosen")),
+        turns=_gpt_oss_turns,
+        names={"ffn_norm": LAYER_WEIGHTS["post_attention_norm"]},
+    ),
     "nemotron": Architecture(
         "Nemotron-4, Minitron",
         "halves",
@@ -413,7 +453,7 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
     if row.adjust:
         row = row.adjust(row, keys, shapes)
     rope = _rope(keys, row.pairs, head_dim, shapes)
-    block, fused = _block(row, keys, shapes)
+    blocks, fused = _blocks(row, keys, shapes, n_layers)
     extras = {r for r in _EXTRAS if MODEL_WEIGHTS[r] in shapes}
     extras |= {"positions"} if row.learned_positions else set()
     logit_scale = keys.optional("logit_scale") or 1.0
@@ -432,7 +472,10 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
         n_tokens=n_tokens,
         n_ctx_train=keys.count("context_length"),
         n_ctx_most=keys.count("context_length"),
-        layers=tuple(Layer(block, *turn) for turn in row.turns(keys, n_layers, rope)),
+        layers=tuple(
+            Layer(block, *turn)
+            for block, turn in zip(blocks, row.turns(keys, n_layers, rope), strict=True)
+        ),
         norm_eps=keys.real(kind),
         attention_scale=keys.optional("attention.scale")
         or row.attention_scale(n_layers, dim, n_heads, head_dim),
@@ -453,33 +496,93 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
 _EXTRAS = ("output", "output_bias", "output_norm_bias")
 
 
-def _block(row: Architecture, keys: _Keys, shapes: Shapes) -> tuple[Block, frozenset[str]]:
-    """The row's parts with what this file adds, and the keys of `FUSED` that it has."""
+def _blocks(
+    row: Architecture, keys: _Keys, shapes: Shapes, n_layers: int
+) -> tuple[list[Block], frozenset[str]]:
+    """The block of every layer, and the keys of `FUSED` that this file has."""
+    attention, feed_forward = row.parts
+    dense = 0
+    if isinstance(feed_forward, Experts):
+        named = keys.optional("leading_dense_block_count")
+        dense = 0 if named is None else min(keys.count("leading_dense_block_count"), n_layers)
+    first, fused = _block(row, keys, shapes, dense if dense < n_layers else 0)
+    blocks = [first] * n_layers
+    if dense:
+        plain = FeedForward(feed_forward.activation, True, feed_forward.norm, feed_forward.post)
+        lead, more = _block(replace(row, parts=(attention, plain)), keys, shapes, 0)
+        blocks[:dense] = [lead] * dense
+        fused |= more
+    return blocks, fused
+
+
+def _block(
+    row: Architecture, keys: _Keys, shapes: Shapes, layer: int
+) -> tuple[Block, frozenset[str]]:
+    """The row's parts with what this file adds in a layer, and the keys of `FUSED` that it has."""
     attention, feed_forward = row.parts
     fused = {
         tensor
         for tensor, roles in FUSED.items()
-        if tensor.format(i=0) in shapes
-        and not any(LAYER_WEIGHTS[role].format(i=0) in shapes for role in roles[:1])
-        and (feed_forward.gated or "ffn_gate" not in roles)
+        if tensor.format(i=layer) in shapes
+        and LAYER_WEIGHTS[roles[0]].format(i=layer) not in shapes
+        and (feed_forward.gated or "ffn_up" not in roles)
     }
 
     def given(role: str) -> bool:
         names = [row.names.get(role, LAYER_WEIGHTS[role])]
         names += [tensor for tensor in fused if role in FUSED[tensor]]
-        return any(name.format(i=0) in shapes for name in names)
+        return any(name.format(i=layer) in shapes for name in names)
 
-    def biases(part: Attention | FeedForward) -> frozenset[str]:
+    def biases(part: Attention | FeedForward | Experts) -> frozenset[str]:
         groups = [group for group in part.OPTIONAL if given(group[0])]
         return frozenset(role for group in groups for role in group)
 
     attention = replace(attention, biases=biases(attention))
     if attention.qk_norm and attention.qk_norm.optional and not given("attn_q_norm"):
         attention = replace(attention, qk_norm=None)
-    width = keys.count("feed_forward_length")
-    feed_forward = replace(feed_forward, biases=biases(feed_forward), width=width)
+    found = biases(feed_forward)
+    if isinstance(feed_forward, Experts):
+        feed_forward = replace(_experts(feed_forward, keys, found), biases=found)
+    else:
+        width = keys.count("feed_forward_length")
+        feed_forward = replace(feed_forward, biases=found, width=width)
     scale = keys.optional("residual_scale") or 1.0
     return Block((attention, feed_forward), row.parallel, scale), frozenset(fused)
+
+
+def _experts(part: Experts, keys: _Keys, found: frozenset[str]) -> Experts:
+    """The sizes of a mixture of experts, and how its file says that it weighs them."""
+    count, used = keys.count("expert_count"), keys.count("expert_used_count")
+    if used > count:
+        raise GGUFError(
+            f"{keys.name('expert_used_count')} ({used}) is above "
+            f"{keys.name('expert_count')} ({count})"
+        )
+    width, shared = keys.names_one_of("expert_feed_forward_length", "feed_forward_length"), 0
+    if "ffn_shared_up" in found:
+        shared = keys.count(
+            "expert_shared_feed_forward_length",
+            width * keys.count("expert_shared_count", 1),
+        )
+    gating = keys.metadata.get(keys.name("expert_gating_func"))
+    if gating is not None and (not isinstance(gating, int) or gating not in _GATINGS):
+        name = keys.name("expert_gating_func")
+        raise UnsupportedModelError(f"{name} {quoted(gating)} is not supported; supported: 1, 2, 3")
+    normalized = keys.metadata.get(keys.name("expert_weights_norm"), part.normalized)
+    return replace(
+        part,
+        count=count,
+        used=used,
+        width=width,
+        shared=shared,
+        gating=part.gating if gating is None else _GATINGS[gating],
+        normalized=bool(normalized),
+        scale=keys.optional("expert_weights_scale") or 1.0,
+    )
+
+
+# Values of the key `expert_gating_func`.
+_GATINGS: dict[object, Gating] = {1: "softmax", 2: "sigmoid", 3: "chosen"}
 
 
 def _head_dim(keys: _Keys, dim: int, n_heads: int) -> int:

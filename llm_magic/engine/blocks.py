@@ -23,6 +23,13 @@ What every Config computes (x: [rows, dim], float32):
     feed_forward(h), gated: (act(h @ ffn_gate.T + b) * (h @ ffn_up.T + b)) @ ffn_down.T + b
                  not gated: act(h @ ffn_up.T + b) @ ffn_down.T + b
 
+                 "clamped" (gpt-oss): g * sigmoid(1.702 g) * (u + 1), g <= 7, -7 <= u <= 7
+    experts(h): g = gating(h @ ffn_router.T + b); the `used` experts with the largest g (+
+                correction) count:
+                sum of g_e * feed_forward_e(h) over them, g divided by its sum if `normalized`,
+                times `scale`; + sigmoid(h @ ffn_shared_router) * feed_forward_shared(h)
+
+With sinks, softmax has one more entry for each head, whose value is zero.
 Biases are added where the file has them. Files of models whose norms multiply by 1 + weight hold
 the sum already.
 """
@@ -35,7 +42,8 @@ from .gguf import TensorInfo
 from .rope import Rope
 
 NormKind = Literal["rms", "layer"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu_squared"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu_squared", "clamped"]
+Gating = Literal["softmax", "sigmoid", "chosen"]
 
 # Role -> name in the file. `{i}` is the layer.
 MODEL_WEIGHTS = {
@@ -60,6 +68,7 @@ LAYER_WEIGHTS = {
     "attn_v_bias": "blk.{i}.attn_v.bias",
     "attn_q_norm": "blk.{i}.attn_q_norm.weight",
     "attn_k_norm": "blk.{i}.attn_k_norm.weight",
+    "attn_sinks": "blk.{i}.attn_sinks.weight",
     "attn_output": "blk.{i}.attn_output.weight",
     "attn_output_bias": "blk.{i}.attn_output.bias",
     "post_attention_norm": "blk.{i}.post_attention_norm.weight",
@@ -71,12 +80,28 @@ LAYER_WEIGHTS = {
     "ffn_up_bias": "blk.{i}.ffn_up.bias",
     "ffn_down": "blk.{i}.ffn_down.weight",
     "ffn_down_bias": "blk.{i}.ffn_down.bias",
+    "ffn_router": "blk.{i}.ffn_gate_inp.weight",
+    "ffn_router_bias": "blk.{i}.ffn_gate_inp.bias",
+    "ffn_router_correction": "blk.{i}.exp_probs_b.bias",
+    "ffn_expert_gate": "blk.{i}.ffn_gate_exps.weight",
+    "ffn_expert_gate_bias": "blk.{i}.ffn_gate_exps.bias",
+    "ffn_expert_up": "blk.{i}.ffn_up_exps.weight",
+    "ffn_expert_up_bias": "blk.{i}.ffn_up_exps.bias",
+    "ffn_expert_down": "blk.{i}.ffn_down_exps.weight",
+    "ffn_expert_down_bias": "blk.{i}.ffn_down_exps.bias",
+    "ffn_shared_router": "blk.{i}.ffn_gate_inp_shexp.weight",
+    "ffn_shared_gate": "blk.{i}.ffn_gate_shexp.weight",
+    "ffn_shared_up": "blk.{i}.ffn_up_shexp.weight",
+    "ffn_shared_down": "blk.{i}.ffn_down_shexp.weight",
     "post_ffw_norm": "blk.{i}.post_ffw_norm.weight",
 }
 # Weights that are no matrices, though some files give them two axes.
 VECTORS = frozenset(
     role for role in (*MODEL_WEIGHTS, *LAYER_WEIGHTS) if role.endswith(("norm", "_bias"))
-) | {"rope_factors", "rope_factors_short", "rope_factors_long"}
+) | {
+    *("rope_factors", "rope_factors_short", "rope_factors_long"),
+    *("attn_sinks", "ffn_router_correction", "ffn_shared_router"),
+}
 # Tensors that hold several weights, their rows under each other: name in the file -> roles.
 FUSED = {
     "blk.{i}.attn_qkv.weight": ("attn_q", "attn_k", "attn_v"),
@@ -104,11 +129,17 @@ class QKNorm:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Attention over the cache. biases: roles of those that the file has."""
+    """Attention over the cache.
+
+    Attributes:
+        sinks: Each head has a score that no position takes (gpt-oss).
+        biases: Roles of those that the file has.
+    """
 
     norm: NormKind | None = "rms"
     qk_norm: QKNorm | None = None
     post: NormKind | None = None
+    sinks: bool = False
     biases: frozenset[str] = frozenset()
 
     # Found by their names in the file; one of the queries alone is an error.
@@ -123,6 +154,7 @@ class Attention:
         """The weights that it needs."""
         roles = {"attn_q", "attn_k", "attn_v", "attn_output", *self.biases}
         roles |= {"attn_norm"} if self.norm else set()
+        roles |= {"attn_sinks"} if self.sinks else set()
         roles |= {"attn_q_norm", "attn_k_norm"} if self.qk_norm else set()
         return frozenset(roles | ({"post_attention_norm"} if self.post else set()))
 
@@ -153,7 +185,52 @@ class FeedForward:
         return frozenset(roles | ({"post_ffw_norm"} if self.post else set()))
 
 
-Parts = tuple[Attention, FeedForward]
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Several gated feed-forward parts, of which each row takes a few (Shazeer et al. 2017).
+
+    Attributes:
+        gating: What makes weights of the router's scores: "softmax" over all experts, "sigmoid" of
+            each, or softmax over the "chosen" ones.
+        normalized: The weights of the chosen ones are divided by their sum.
+        count, used: Experts, and how many of them a row takes.
+        width: Inner width of one expert.
+        shared: Inner width of the part that every row takes, 0: there is none.
+        scale: Multiplies the weights.
+        biases: Roles that this file has beyond the necessary ones.
+    """
+
+    activation: Activation = "silu"
+    gating: Gating = "softmax"
+    normalized: bool = False
+    norm: NormKind | None = "rms"
+    post: NormKind | None = None
+    count: int = 0
+    used: int = 0
+    width: int = 0
+    shared: int = 0
+    scale: float = 1.0
+    biases: frozenset[str] = frozenset()
+
+    gated: ClassVar = True
+    OPTIONAL: ClassVar = (
+        ("ffn_norm_bias",),
+        ("ffn_router_bias",),
+        ("ffn_router_correction",),
+        ("ffn_expert_gate_bias", "ffn_expert_up_bias", "ffn_expert_down_bias"),
+        ("ffn_shared_gate", "ffn_shared_up", "ffn_shared_down"),
+        ("ffn_shared_router",),
+    )
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The weights that it needs."""
+        roles = {"ffn_router", "ffn_expert_gate", "ffn_expert_up", "ffn_expert_down", *self.biases}
+        roles |= {"ffn_norm"} if self.norm else set()
+        return frozenset(roles | ({"post_ffw_norm"} if self.post else set()))
+
+
+Parts = tuple[Attention, FeedForward | Experts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +252,7 @@ class Block:
         return self.parts[0]
 
     @property
-    def feed_forward(self) -> FeedForward:
+    def feed_forward(self) -> FeedForward | Experts:
         return self.parts[1]
 
     @property
@@ -281,8 +358,10 @@ class Config:
 
     @property
     def ff(self) -> int:
-        """The widest inner width of a feed-forward part."""
-        return max(block.feed_forward.width for block in self.blocks)
+        """The widest inner width of a feed-forward part, or of an expert."""
+        parts = [block.feed_forward for block in self.blocks]
+        shared = [part.shared for part in parts if isinstance(part, Experts)]
+        return max([*(part.width for part in parts), *shared])
 
     @property
     def tied(self) -> bool:
@@ -338,7 +417,10 @@ class Config:
                 return (width,)
             case "ffn_down":
                 return (dim, width)
-        return (dim,)
+            case "attn_sinks":
+                return (self.n_heads,)
+        part = self.layers[layer].block.feed_forward
+        return _expert_shape(part, role, dim) if isinstance(part, Experts) else (dim,)
 
     def _qk_norm_shape(self, layer: int, heads: int) -> tuple[int, ...]:
         norm = self.layers[layer].block.attention.qk_norm or QKNorm()
@@ -366,3 +448,24 @@ class Config:
         for i, layer in enumerate(self.layers):
             sources += [self.source(role, i) for role in layer.block.roles]
         return {source.name: source.whole for source in sources}
+
+
+def _expert_shape(part: Experts, role: str, dim: int) -> tuple[int, ...]:
+    match role:
+        case "ffn_router":
+            return (part.count, dim)
+        case "ffn_router_bias" | "ffn_router_correction":
+            return (part.count,)
+        case "ffn_expert_gate" | "ffn_expert_up":
+            return (part.count, part.width, dim)
+        case "ffn_expert_gate_bias" | "ffn_expert_up_bias":
+            return (part.count, part.width)
+        case "ffn_expert_down":
+            return (part.count, dim, part.width)
+        case "ffn_expert_down_bias":
+            return (part.count, dim)
+        case "ffn_shared_gate" | "ffn_shared_up":
+            return (part.shared, dim)
+        case "ffn_shared_down":
+            return (dim, part.shared)
+    return (dim,)

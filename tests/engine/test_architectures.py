@@ -58,6 +58,7 @@ class Built:
     ids: list[int]
     portable: np.ndarray
     kernels: np.ndarray
+    alone: dict[int, np.ndarray]  # what the kernels compute for a row by itself
 
 
 @pytest.fixture(scope="module", params=sorted(CASES))
@@ -70,7 +71,9 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
         portable = Portable(file, config, case.n_ctx, 1, device.prepare().name)
     parts = [evaluate(portable, ids[i : i + MAX_ROWS], at=i) for i in range(0, len(ids), MAX_ROWS)]
-    made = Built(name, case, path, ids, np.concatenate(parts), evaluate(kernels, ids))
+    together = evaluate(kernels, ids)
+    alone = {i: evaluate(kernels, ids[i : i + 1], at=i)[0] for i in families.rows(case)}
+    made = Built(name, case, path, ids, np.concatenate(parts), together, alone)
     portable.close()
     kernels.close()
     return made
@@ -91,6 +94,11 @@ def test_both_paths_compute_the_same(built: Built) -> None:
     assert np.abs(kernels - exact).mean() < 0.001
     assert np.abs(kernels - exact).max() < 0.01
     assert (kernels.argmax(-1) == exact.argmax(-1)).mean() >= 0.95
+
+
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(built: Built) -> None:
+    for i, logits in built.alone.items():
+        np.testing.assert_array_equal(built.kernels[i], logits)
 
 
 @pytest.mark.peers

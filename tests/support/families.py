@@ -8,13 +8,14 @@ elsewhere (tests/data/architectures) belongs to the file that a test makes.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
-from support.toy import _add, _tokenizer_keys
+from support.toy import _add, _tokenizer_keys, encode
 
 DIM, HEADS, KV, HEAD, FF, CTX = 64, 4, 2, 16, 96, 256
 VOCAB = 299  # of the toy tokenizer
@@ -39,6 +40,7 @@ class Case:
     norm: str = "rms"
     peer: str = ""  # why llama.cpp is no reference for it
     values: Mapping[str, Any] = field(default_factory=dict)  # of tensors, instead of random ones
+    types: Mapping[str, str] = field(default_factory=dict)  # name pattern -> ggml type, else F32
     first: Shapes = field(default_factory=dict)  # what layer 0 has instead of `layer`
 
 
@@ -66,6 +68,19 @@ def gated(bias: bool = False) -> Shapes:
     }
 
 
+def experts(bias: bool = False, shared: int = 0, gate: bool = False) -> Shapes:
+    e, f = EXPERTS, EXPERT_FF
+    out: Shapes = {"ffn_gate_inp.weight": (e, DIM), "ffn_gate_exps.weight": (e, f, DIM)}
+    out |= {"ffn_up_exps.weight": (e, f, DIM), "ffn_down_exps.weight": (e, DIM, f)}
+    if bias:
+        out |= {"ffn_gate_inp.bias": (e,), "ffn_gate_exps.bias": (e, f)}
+        out |= {"ffn_up_exps.bias": (e, f), "ffn_down_exps.bias": (e, DIM)}
+    if shared:
+        out |= {"ffn_gate_shexp.weight": (shared, DIM), "ffn_up_shexp.weight": (shared, DIM)}
+        out |= {"ffn_down_shexp.weight": (DIM, shared)}
+    return out | ({"ffn_gate_inp_shexp.weight": (DIM,)} if gate else {})
+
+
 def plain(bias: bool = False, up: int = FF) -> Shapes:
     out: Shapes = {"ffn_up.weight": (up, DIM), "ffn_down.weight": (DIM, FF)}
     return out | ({"ffn_up.bias": (up,), "ffn_down.bias": (DIM,)} if bias else {})
@@ -89,8 +104,16 @@ LONGROPE = {"rope.dimension_count": 12, "rope.scaling.original_context_length": 
             "rope.scaling.attn_factor": 1.19}  # fmt: skip
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 64}  # fmt: skip
+MIXTURE = {"expert_count": EXPERTS, "expert_used_count": USED,
+           "expert_feed_forward_length": EXPERT_FF}  # fmt: skip
 GEMMA = {"attention.key_length": HEAD, "attention.value_length": HEAD}
 WINDOW = {"attention.sliding_window": 8}
+GPT_OSS = (
+    norms("attn_norm", "post_attention_norm")
+    | attention(bias=True, out_bias=True)
+    | {"attn_sinks.weight": (HEADS,)}
+    | experts(bias=True)
+)
 
 CASES: dict[str, Case] = {
     "llama": Case("llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD}),
@@ -216,6 +239,40 @@ CASES: dict[str, Case] = {
         "cohere2", norms("attn_norm") | attention() | gated(),
         {"logit_scale": 0.5, "rope.dimension_count": HEAD, **WINDOW}, norm="layer",
     ),
+    "mixtral": Case(
+        "llama", PRE | attention() | experts(),
+        {"rope.dimension_count": HEAD, "expert_count": EXPERTS, "expert_used_count": USED,
+         "feed_forward_length": EXPERT_FF}, tied=False,
+    ),
+    "qwen2moe": Case(
+        "qwen2moe", PRE | attention(bias=True) | experts(shared=64, gate=True),
+        {**MIXTURE, "expert_shared_feed_forward_length": 64}, tied=False,
+    ),
+    "qwen3moe": Case("qwen3moe", PRE | HEAD_NORMS | attention() | experts(), MIXTURE, tied=False),
+    "olmoe": Case(
+        "olmoe",
+        PRE | {"attn_q_norm.weight": (DIM,), "attn_k_norm.weight": (DIM,)} | attention(kv=DIM)
+        | experts(),
+        {"expert_count": EXPERTS, "expert_used_count": USED, "feed_forward_length": EXPERT_FF,
+         "attention.head_count_kv": HEADS},
+        tied=False,
+    ),
+    "granitemoe": Case(
+        "granitemoe", PRE | attention() | experts(),
+        {"rope.dimension_count": HEAD, "attention.scale": 0.2, "embedding_scale": 3.0,
+         "residual_scale": 0.3, "logit_scale": 2.0, "feed_forward_length": EXPERT_FF,
+         "expert_count": EXPERTS, "expert_used_count": USED},
+    ),
+    "gpt-oss": Case("gpt-oss", GPT_OSS, {**MIXTURE, **WINDOW, **GEMMA}, tied=False),
+    "gpt-oss-mxfp4": Case(
+        "gpt-oss", GPT_OSS, {**MIXTURE, **WINDOW, **GEMMA}, tied=False,
+        types={"*ffn_gate_exps.weight": "MXFP4", "*ffn_up_exps.weight": "MXFP4"},
+        peer="its activations of 8 bits choose other experts in a random model",
+    ),
+    "gpt-oss-yarn": Case(
+        "gpt-oss", GPT_OSS, {**MIXTURE, **WINDOW, **YARN, **GEMMA}, tied=False,
+        peer="it rounds the ends of YaRN's range, which matters in a small model",
+    ),
     "nemotron": Case(
         "nemotron", PRE_BIAS | attention() | plain(), {"rope.dimension_count": 8},
         other=OUT_BIAS, norm="layer", tied=False,
@@ -238,7 +295,24 @@ CASES: dict[str, Case] = {
 
 
 def weights(case: Case) -> dict[str, np.ndarray]:
-    """Every tensor of the file, by its name."""
+    """What every tensor of the file means, by its name."""
+    out = {}
+    for name, array in _made(case).items():
+        kind, data = _encoded(case, name, array)
+        out[name] = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
+    return out
+
+
+def _encoded(case: Case, name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    """The ggml type of a tensor and its data."""
+    kind = next((k for pattern, k in case.types.items() if fnmatch(name, pattern)), "F32")
+    if kind == "F32":
+        return kind, np.ascontiguousarray(array, np.float32)
+    data = encode(array.reshape(-1, array.shape[-1]), kind)
+    return kind, np.ascontiguousarray(data.reshape(*array.shape[:-1], -1))
+
+
+def _made(case: Case) -> dict[str, np.ndarray]:
     shapes: Shapes = {"token_embd.weight": (VOCAB, DIM), "output_norm.weight": (DIM,)}
     shapes |= {} if case.tied else {"output.weight": (VOCAB, DIM)}
     shapes |= case.other
@@ -300,8 +374,9 @@ def write(path: Path, case: Case) -> Path:
         _add(writer, key, value)
     for key, value in keys(case).items():
         _add(writer, f"{case.arch}.{key}", value)
-    for name, array in weights(case).items():
-        writer.add_tensor(name, np.ascontiguousarray(array))
+    for name, array in _made(case).items():
+        kind, data = _encoded(case, name, array)
+        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

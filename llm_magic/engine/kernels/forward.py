@@ -19,7 +19,7 @@ import numpy.typing as npt
 from llm_magic.errors import EngineError, UnsupportedModelError
 
 from .. import device
-from ..blocks import Config
+from ..blocks import Config, Experts
 from ..cpu import cpu_features
 from ..forward import F32, I32, RowSummaries, StepResult, Taps
 from ..gguf import GGUF, TensorInfo
@@ -47,11 +47,14 @@ def supports(gguf: GGUF, config: Config) -> str | None:
         return "this CPU lacks the instructions of every kernel variant"
     if config.head_dim > lay.MAX_HEAD:
         return f"heads of {config.head_dim} entries (at most {lay.MAX_HEAD})"
+    parts = [block.feed_forward for block in config.blocks]
+    if any(isinstance(part, Experts) and part.count > lay.MAX_EXPERTS for part in parts):
+        return f"more than {lay.MAX_EXPERTS} experts"
     if len(config.ropes) > lay.MAX_ROPES:
         return f"more than {lay.MAX_ROPES} kinds of rotary embedding"
     for name, shape in config.tensors().items():
         quant = QUANTS.get(gguf.tensors[name].type)
-        if len(shape) == 2 and quant is None:
+        if len(shape) > 1 and quant is None:
             return f"no kernel for {gguf.tensors[name].type_name} ({name})"
     return None
 

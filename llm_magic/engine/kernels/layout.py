@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from llm_magic.errors import EngineError
 
-from ..blocks import Attention, Config, FeedForward, Source
+from ..blocks import Attention, Config, Experts, Source
 from ..gguf import TensorInfo
 from ..quants import QUANTS
 from ..rope import Rope
@@ -49,7 +49,8 @@ WORK_BYTES = 64 * (8 + 8 * TOP_MAX)  # c/summary.h: part_t[PARTS_MAX]
 ROW_BYTES = 128  # of a block of activations, at most: c/acts.h, c/isa_avx512amx.h
 
 MAT = np.dtype([("at", "i8"), ("kind", "i4"), ("n", "i4"), ("k", "i4"), ("pad", "i4")])
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+EXPERT_MATRICES = ("expert_gate", "expert_up", "expert_down")
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down", "router", *EXPERT_MATRICES)
 ROLES = {
     "q": "attn_q",
     "k": "attn_k",
@@ -58,7 +59,13 @@ ROLES = {
     "gate": "ffn_gate",
     "up": "ffn_up",
     "down": "ffn_down",
+    "router": "ffn_router",
+    "expert_gate": "ffn_expert_gate",
+    "expert_up": "ffn_expert_up",
+    "expert_down": "ffn_expert_down",
 }
+# With experts, these are the matrices of the part that all rows take.
+SHARED = {"gate": "ffn_shared_gate", "up": "ffn_shared_up", "down": "ffn_shared_down"}
 VECTORS = {
     "attn_norm": "attn_norm",
     "q_norm": "attn_q_norm",
@@ -75,30 +82,40 @@ VECTORS = {
     "gate_bias": "ffn_gate_bias",
     "up_bias": "ffn_up_bias",
     "down_bias": "ffn_down_bias",
+    "sinks": "attn_sinks",
+    "router_bias": "ffn_router_bias",
+    "correction": "ffn_router_correction",
+    "shared_router": "ffn_shared_router",
+    "expert_gate_bias": "ffn_expert_gate_bias",
+    "expert_up_bias": "ffn_expert_up_bias",
+    "expert_down_bias": "ffn_expert_down_bias",
 }
 # Numbers of the parts' kinds in c/model.h, in its order.
 NORMS = {kind: i for i, kind in enumerate((None, "rms", "layer"))}
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu_squared")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu", "relu_squared", "clamped")
+GATINGS = ("softmax", "sigmoid", "chosen")
 KIND = (
     *("rope", "window", "attn_norm_kind", "post_attn_kind", "ffn_norm_kind", "post_ffn_kind"),
     *("qk_norm_kind", "qk_norm_row", "activation", "parallel"),
+    *("experts", "used", "gating", "normalized"),
 )
 LAYER = np.dtype(
     [(m, MAT) for m in MATRICES]
     + [(v, "i8") for v in VECTORS]
     + [(k, "i4") for k in KIND]
-    + [("residual_scale", "f4"), ("pad", "i4")]
+    + [("residual_scale", "f4"), ("expert_scale", "f4")]
 )
-MAX_ROPES = 4  # c/model.h
+MAX_ROPES, MAX_EXPERTS = 4, 512  # c/model.h
 ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad", "i4")])
 SIZES = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
-COUNTS = (*SIZES, "output_norm_kind", "n_ropes", "max_rows", "max_parts")
+COUNTS = (*SIZES, "output_norm_kind", "n_ropes", "max_rows", "max_parts", "max_experts", "pad")
 REALS = (
     *("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),
     "logit_scale",
 )
 STRIDES = ("kv_slot", "kv_chunk", "kv_layer", "kv_head")
 PLACES = ("x", "h", "qkv", "att", "parts", "trig", "items", "work")
+EXPERT_PLACES = ("normal", "scores", "choices", "picks", "first", "given")
 MODEL = np.dtype(
     [(c, "i4") for c in COUNTS]
     + [("rotated", "i4", (MAX_ROPES,)), ("magnitude", "f4", (MAX_ROPES,))]
@@ -106,8 +123,8 @@ MODEL = np.dtype(
     + [("inv_freq", "i8", (MAX_ROPES,))]
     + [(v, "i8") for v in ("output_norm", "output_norm_bias", "output_bias")]
     + [(m, MAT) for m in ("embedding", "positions", "output")]
-    + [(s, "i8") for s in STRIDES + PLACES]
-    + [(a, ACTS) for a in ("in", "mixed", "inner")]
+    + [(s, "i8") for s in STRIDES + PLACES + EXPERT_PLACES]
+    + [(a, ACTS) for a in ("in", "mixed", "inner", "picked")]
 )
 PACK = np.dtype(
     [(f, "i8") for f in ("from", "to", "rows", "n_from", "kind", "k", "tiles", "chunk")]
@@ -191,6 +208,13 @@ def head_rows(heads: int, head: int, rope: Rope | None) -> I32:
     return out
 
 
+def expert_rows(experts: int, n: int) -> I32:
+    """Source row of every output of a matrix of several experts, each padded to 32 outputs."""
+    rows = np.full((experts, up(n, 32)), -1, np.int32)
+    rows[:, :n] = np.arange(experts * n).reshape(experts, n)
+    return rows.reshape(-1)
+
+
 def _picked(values: npt.NDArray[np.float32], rows: I32 | None) -> npt.NDArray[np.float32]:
     if rows is None:
         return values
@@ -206,9 +230,18 @@ class _Builder:
         self.config, self.tensors, self.read, self.max_rows = config, tensors, read, max_rows
         self.out = Layout(layers=np.zeros(config.n_layers, LAYER))
         self.ropes = list(config.ropes)
+        parts = [block.feed_forward for block in config.blocks]
+        mixtures = [part for part in parts if isinstance(part, Experts)]
+        # Most experts of a layer, and most of them that a row takes.
+        self.most = (
+            max((part.count for part in mixtures), default=0),
+            max((part.used for part in mixtures), default=0),
+        )
 
     def matrix(self, source: Source, rows: I32 | None) -> tuple[int, int, int, int, int]:
         info = source.of(self.tensors)
+        if len(info.shape) == 3:  # of several experts, under each other
+            info = info.part(0, (info.size // info.shape[-1], info.shape[-1]))
         n, k = info.shape
         tiles = (len(rows) if rows is not None else up(n, 32)) // 16
         kind = QUANTS[info.type].tile
@@ -232,9 +265,17 @@ class _Builder:
         }
         orders = {f"{m}_bias": r for m, r in rows.items()}
         orders |= {f"{m}_norm": self._head_norm_rows(i, rows[m]) for m in "qk"}
+        part = layer.block.feed_forward
+        roles = ROLES | (SHARED if isinstance(part, Experts) else {})
+        if isinstance(part, Experts):
+            widths = {"expert_gate": part.width, "expert_up": part.width, "expert_down": c.dim}
+            rows |= {m: expert_rows(part.count, width) for m, width in widths.items()}
+            orders |= {f"{m}_bias": rows[m] for m in widths}
         for m in MATRICES:
-            if ROLES[m] in layer.block.roles:
-                out[m] = self.matrix(c.source(ROLES[m], i), rows.get(m))
+            if roles[m] in layer.block.roles:
+                out[m] = self.matrix(c.source(roles[m], i), rows.get(m))
+                if m in EXPERT_MATRICES:  # of one: the others lie behind it
+                    out[m]["n"] = up(widths[m], 32)
         for v, role in VECTORS.items():
             out[v] = self.vector(role, i, orders.get(v)) if role in layer.block.roles else -1
         self.kinds(i)
@@ -251,7 +292,7 @@ class _Builder:
         out, layer = self.out.layers[i], self.config.layers[i]
         block = layer.block
         attention: Attention = block.attention
-        feed_forward: FeedForward = block.feed_forward
+        feed_forward = block.feed_forward
         norm = attention.qk_norm
         values = {
             "rope": self.ropes.index(layer.rope),
@@ -266,6 +307,11 @@ class _Builder:
             "parallel": block.parallel,
             "residual_scale": block.residual_scale,
         }
+        if isinstance(feed_forward, Experts):
+            values["experts"], values["used"] = feed_forward.count, feed_forward.used
+            values["gating"] = GATINGS.index(feed_forward.gating)
+            values["normalized"] = feed_forward.normalized
+            values["expert_scale"] = feed_forward.scale
         for name, value in values.items():
             out[name] = value
 
@@ -274,7 +320,9 @@ class _Builder:
         pad = up(c.head_dim, 16)
         counts = (c.n_layers, c.dim, c.n_heads, c.n_kv_heads, c.head_dim, pad, c.ff, c.n_vocab)
         for name, value in zip(
-            COUNTS, (*counts, NORMS[c.output_norm], len(self.ropes), self.max_rows, 0), strict=True
+            COUNTS,
+            (*counts, NORMS[c.output_norm], len(self.ropes), self.max_rows, 0, self.most[0], 0),
+            strict=True,
         ):
             m[name] = value
         reals = (c.norm_eps, c.embedding_scale, c.attention_scale, c.attention_softcap or 0)
@@ -306,7 +354,16 @@ class _Builder:
             m[name] = out.scratch(n * count * f32)
         m["items"] = out.scratch(n * 16)
         m["work"] = out.scratch(WORK_BYTES)
-        for name, inputs in (("in", c.dim), ("mixed", c.q_dim), ("inner", c.ff)):
+        experts, used = self.most
+        if experts:
+            sizes = {"normal": wide, "scores": up(experts, 32), "given": wide}
+            sizes |= {"choices": 2 * used, "picks": 2 * used}
+            for name, count in sizes.items():
+                m[name] = out.scratch(n * count * f32)
+            m["first"] = out.scratch((experts + 1) * f32)
+        inputs_of = {"in": c.dim, "mixed": c.q_dim, "inner": c.ff}
+        inputs_of |= {"picked": c.dim} if experts else {}
+        for name, inputs in inputs_of.items():
             blocks = up(inputs, 32) // 32
             a = m[name]
             a["blocks"] = blocks

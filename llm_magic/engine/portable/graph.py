@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tinygrad import Tensor, UOp
 
-from ..blocks import Activation, Attention, Block, Config, FeedForward, NormKind, QKNorm
+from ..blocks import Activation, Attention, Block, Config, Experts, FeedForward, NormKind, QKNorm
 from ..rope import Rope
 
 LANES = 16  # outputs that lie beside each other in a matrix, see product
@@ -156,7 +156,7 @@ def heads(
     rows = ((at.position, at.position + t), None, None)
     cache.keys.shrink(rows).assign(_rotate(k, turn))
     cache.values.shrink(rows).assign(v)
-    return q, _attend(config, q, cache.keys, cache.values, at)
+    return q, _attend(config, q, cache, w.get("attn_sinks"), at)
 
 
 def mixed(config: Config, part: Attention, w: Weights, z: Tensor) -> Tensor:
@@ -180,13 +180,14 @@ def _head_norm(spec: QKNorm, x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out.reshape(t, heads, head_dim)
 
 
-def _attend(config: Config, q: Tensor, keys: Tensor, values: Tensor, at: Where) -> Tensor:
+def _attend(config: Config, q: Tensor, cache: Cache, sinks: Tensor | None, at: Where) -> Tensor:
     """softmax(q k^T) v over the blocks first .. first + blocks - 1 of the cache."""
+    keys, values = cache.keys, cache.values
     t, kv, head_dim = q.shape[0], config.n_kv_heads, config.head_dim
     group, n = config.n_heads // kv, at.blocks
 
-    def read(cache: Tensor) -> Tensor:  # -> [kv, blocks, BLOCK, head_dim]
-        blocked = cache.reshape(-1, BLOCK, kv, head_dim)
+    def read(rows: Tensor) -> Tensor:  # -> [kv, blocks, BLOCK, head_dim]
+        blocked = rows.reshape(-1, BLOCK, kv, head_dim)
         return blocked.shrink(((at.first, at.first + n), None, None, None)).permute(2, 0, 1, 3)
 
     q = q.reshape(t, kv, group, head_dim).permute(1, 2, 0, 3).reshape(kv, group, t, 1, 1, head_dim)
@@ -197,8 +198,14 @@ def _attend(config: Config, q: Tensor, keys: Tensor, values: Tensor, at: Where) 
     gap = Tensor.arange(t).reshape(t, 1, 1) + at.position - key  # [t, blocks, BLOCK]
     # Every row sees itself, so no maximum is -inf.
     scores = ((gap >= 0) & (gap < at.window)).where(scores, -math.inf).contiguous()
-    e = (scores - scores.max((-2, -1), keepdim=True)).exp().contiguous()
+    top = scores.max((-2, -1), keepdim=True)
+    if sinks is not None:
+        sinks = sinks.reshape(kv, group, 1, 1, 1)
+        top = top.maximum(sinks)
+    e = (scores - top).exp().contiguous()
     total = e.sum((-2, -1)).reshape(kv, group, t, 1)
+    if sinks is not None:
+        total = total + (sinks - top).exp().reshape(kv, group, t, 1)
     parts = 4 if t == 1 else 1  # as in product
     v = read(values).reshape(kv, 1, 1, n, BLOCK // parts, parts, head_dim)
     e = e.reshape(kv, group, t, n, BLOCK // parts, parts, 1)
@@ -209,23 +216,89 @@ def _attend(config: Config, q: Tensor, keys: Tensor, values: Tensor, at: Where) 
     return out.permute(2, 0, 1, 3).reshape(t, config.q_dim).contiguous()
 
 
-def feed_forward(config: Config, part: FeedForward, w: Weights, x: Tensor) -> Tensor:
+def feed_forward(config: Config, part: FeedForward | Experts, w: Weights, x: Tensor) -> Tensor:
     """What the feed-forward part adds to x [t, dim]; gated: Shazeer 2020."""
     x, eps = x.contiguous(), config.norm_eps
     h = normed(part.norm, "ffn_norm", w, x, eps).contiguous()
+    out = _experts(config, part, w, h) if isinstance(part, Experts) else _inner(config, part, w, h)
+    if part.post:
+        out = normed(part.post, "post_ffw_norm", w, out.contiguous(), eps)
+    return out
+
+
+def _inner(config: Config, part: FeedForward, w: Weights, h: Tensor) -> Tensor:
     inner = product(h, w["ffn_gate_up" if part.gated else "ffn_up"])
     if (bias := w.get("ffn_gate_up_bias" if part.gated else "ffn_up_bias")) is not None:
         inner = inner + bias
     inner, n = inner.contiguous(), part.width
-    act = activate(part.activation, inner[:, :n])
     if part.gated:
-        act = act * inner[:, n : 2 * n]
+        act = _gated(part.activation, inner[:, :n], inner[:, n : 2 * n])
+    else:
+        act = activate(part.activation, inner[:, :n])
     out = product(act.contiguous(), w["ffn_down"])[:, : config.dim]
     if "ffn_down_bias" in w:
         out = out + w["ffn_down_bias"]
-    if part.post:
-        out = normed(part.post, "post_ffw_norm", w, out.contiguous(), eps)
     return out
+
+
+def _gated(kind: Activation, gate: Tensor, up: Tensor) -> Tensor:
+    if kind == "clamped":
+        gate, up = gate.minimum(7.0), up.clip(-7.0, 7.0)
+        return gate * (1.702 * gate).sigmoid() * (up + 1.0)
+    return activate(kind, gate) * up
+
+
+def _experts(config: Config, part: Experts, w: Weights, h: Tensor) -> Tensor:
+    """A mixture of experts as one wide feed-forward part: those not chosen have the weight 0.
+
+    It computes all of them. That is slow, and every number is that of the chosen ones alone.
+    """
+    t, n, width = h.shape[0], part.count, part.width
+    weights = _routed(part, w, h).contiguous()  # [t, n]
+    inner = product(h, w["ffn_expert_gate_up"])
+    if "ffn_expert_gate_up_bias" in w:
+        inner = inner + w["ffn_expert_gate_up_bias"]
+    inner = inner.contiguous()
+    gate, up = inner[:, : n * width], inner[:, n * width : 2 * n * width]
+    act = _gated(part.activation, gate, up).reshape(t, n, width) * weights.reshape(t, n, 1)
+    act = act.reshape(t, n * width).contiguous()
+    out = product(act, w["ffn_expert_down"])[:, : config.dim]
+    if "ffn_expert_down_bias" in w:
+        bias = w["ffn_expert_down_bias"].reshape(1, n, config.dim)
+        out = out + (weights.reshape(t, n, 1) * bias).sum(1)
+    if not part.shared:
+        return out
+    both, shared = product(h, w["ffn_shared_gate_up"]).contiguous(), part.shared
+    act = _gated(part.activation, both[:, :shared], both[:, shared : 2 * shared])
+    more = product(act.contiguous(), w["ffn_shared_down"])[:, : config.dim]
+    if "ffn_shared_router" in w:
+        more = more * (h * w["ffn_shared_router"]).sum(-1, keepdim=True).sigmoid()
+    return out + more
+
+
+def _routed(part: Experts, w: Weights, h: Tensor) -> Tensor:
+    """The weight of each expert for each row, [t, count]; 0 for those that a row does not take."""
+    scores = product(h, w["ffn_router"])[:, : part.count]
+    if "ffn_router_bias" in w:
+        scores = scores + w["ffn_router_bias"]
+    scores = scores.contiguous()
+    weights = scores
+    if part.gating != "chosen":
+        weights = scores.softmax(-1) if part.gating == "softmax" else scores.sigmoid()
+    weights = by = weights.contiguous()
+    if "ffn_router_correction" in w:
+        by = by + w["ffn_router_correction"]
+    # How many are better: greater, or as great and before it.
+    this, other = by.unsqueeze(2), by.unsqueeze(1)
+    index = Tensor.arange(part.count)
+    before = (other == this) & (index.reshape(1, 1, -1) < index.reshape(1, -1, 1))
+    taken = ((other > this) | before).cast("float32").sum(2) < part.used  # [t, count]
+    if part.gating == "chosen":
+        weights = taken.where(scores, -math.inf).softmax(-1)
+    weights = taken.where(weights, 0.0)
+    if part.normalized:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights * part.scale
 
 
 def output(config: Config, w: Weights, x: Tensor) -> Tensor:
@@ -252,6 +325,8 @@ def activate(kind: Activation, x: Tensor) -> Tensor:
             return x.relu()
         case "relu_squared":
             return x.relu().square()
+        case "clamped":
+            raise ValueError("only a gated part is clamped")
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:

@@ -34,11 +34,14 @@ _STACKED = {
     "attn_qkv_bias": ("attn_q_bias", "attn_k_bias", "attn_v_bias"),
     "ffn_gate_up": ("ffn_gate", "ffn_up"),
     "ffn_gate_up_bias": ("ffn_gate_bias", "ffn_up_bias"),
+    "ffn_expert_gate_up": ("ffn_expert_gate", "ffn_expert_up"),
+    "ffn_expert_gate_up_bias": ("ffn_expert_gate_bias", "ffn_expert_up_bias"),
+    "ffn_shared_gate_up": ("ffn_shared_gate", "ffn_shared_up"),
 }
 
 
 # Vectors that are added to a whole product, whose last panel is filled up.
-_FILLED = ("attn_q_bias", "ffn_gate_bias", "ffn_up_bias", "output_bias")
+_FILLED = (*("attn_q_bias", "ffn_gate_bias", "ffn_up_bias", "ffn_expert_gate_bias", "output_bias"),)
 
 
 def _stacked(block: Block) -> dict[str, tuple[str, ...]]:
@@ -53,6 +56,12 @@ def load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> Weights:
         infos = [config.source(role, layer).of(gguf.tensors) for role in roles]
         if roles[0] in VECTORS:
             infos = [info.part(0, (info.size,)) for info in infos]
+        if roles[0] == "ffn_expert_down":
+            return _load_side_by_side(infos[0], device)
+        infos = [
+            info.part(0, (info.size // info.shape[-1], info.shape[-1])) if len(info.shape) == 3
+            else info for info in infos
+        ]  # fmt: skip
         return _load(infos, device, fill=roles[0] in _FILLED)
 
     layers: list[dict[str, Array]] = []
@@ -90,6 +99,21 @@ def _load(infos: list[TensorInfo], device: str, fill: bool) -> Array:
         )
         if whole < len(values):
             panels[-1, :, : len(values) - whole] = values[whole:].T
+    if array.host is None:
+        array.write(panels)
+    return array
+
+
+def _load_side_by_side(info: TensorInfo, device: str) -> Array:
+    """Matrices of several experts [experts, outputs, inputs] as one of experts * inputs inputs."""
+    experts, outputs, inputs = info.shape
+    array = Array((-(-outputs // LANES), experts * inputs, LANES), device)
+    panels = array.host if array.host is not None else np.zeros(array.shape, np.float32)
+    for e in range(experts):
+        values = np.zeros((len(panels) * LANES, inputs), np.float32)
+        values[:outputs] = dequantize(info.part(e * outputs, (outputs, inputs)))
+        own = values.reshape(-1, LANES, inputs).transpose(0, 2, 1)
+        panels[:, e * inputs : (e + 1) * inputs] = own
     if array.host is None:
         array.write(panels)
     return array

@@ -20,7 +20,19 @@ import transformers as hf
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from support import families  # noqa: E402
-from support.families import CASES, DIM, EXPERTS, FF, HEAD, HEADS, KV, VOCAB, Case  # noqa: E402
+from support.families import (  # noqa: E402
+    CASES,
+    DIM,
+    EXPERT_FF,
+    EXPERTS,
+    FF,
+    HEAD,
+    HEADS,
+    KV,
+    USED,
+    VOCAB,
+    Case,
+)
 
 Weights = dict[str, np.ndarray]
 
@@ -378,6 +390,65 @@ def nemotron(case: Case, w: Weights) -> Any:
     return hf.NemotronForCausalLM(config), by_names(case, w, LLAMA_NAMES, less_one=True)
 
 
+def mixture(
+    name: str, experts: str = "mlp.experts", router: str = "mlp.gate", permuted: bool = False,
+    **more: Any,
+) -> Callable[[Case, Weights], Any]:  # fmt: skip
+    """Families with experts, whose gate and up matrices transformers stacks."""
+
+    def build(case: Case, w: Weights) -> Any:
+        settings = {
+            **COMMON, **RMS, "num_hidden_layers": case.layers, "rope_parameters": ROPE,
+            "tie_word_embeddings": case.tied, "intermediate_size": EXPERT_FF,
+            "moe_intermediate_size": EXPERT_FF, "num_experts_per_tok": USED, **more,
+        }  # fmt: skip
+        counted = "num_experts" if "num_experts" in more else "num_local_experts"
+        settings[counted] = EXPERTS
+        model = getattr(hf, f"{name}ForCausalLM")(getattr(hf, f"{name}Config")(**settings))
+        names = {
+            **LLAMA_NAMES, router: "ffn_gate_inp",
+            "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+            "mlp.shared_expert.up_proj": "ffn_up_shexp",
+            "mlp.shared_expert.down_proj": "ffn_down_shexp",
+        }  # fmt: skip
+        state = by_names(case, w, names, permuted=permuted)
+        for i in range(case.layers):
+            gate, up, down = (w[f"blk.{i}.ffn_{m}_exps.weight"] for m in ("gate", "up", "down"))
+            at = f"model.layers.{i}.{experts}."
+            state[at + "gate_up_proj"] = np.concatenate([gate, up], 1)
+            state[at + "down_proj"] = down
+            if (shared := w.get(f"blk.{i}.ffn_gate_inp_shexp.weight")) is not None:
+                state[f"model.layers.{i}.mlp.shared_expert_gate.weight"] = shared[None]
+        return model, state
+
+    return build
+
+
+def gpt_oss(case: Case, w: Weights) -> Any:
+    rope = {**YARN, "truncate": False} if "rope.scaling.type" in case.keys else ROPE
+    config = hf.GptOssConfig(
+        **{**COMMON, "intermediate_size": EXPERT_FF}, **RMS, num_hidden_layers=case.layers,
+        rope_parameters=rope, num_local_experts=EXPERTS,
+        num_experts_per_tok=USED, sliding_window=8, tie_word_embeddings=False,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    )  # fmt: skip
+    names = {
+        **LLAMA_NAMES, "post_attention_layernorm": "post_attention_norm",
+        "mlp.router": "ffn_gate_inp",
+    }  # fmt: skip
+    state = by_names(case, w, names)
+    for i in range(case.layers):
+        at = f"model.layers.{i}.mlp.experts."
+        state[f"model.layers.{i}.self_attn.sinks"] = w[f"blk.{i}.attn_sinks.weight"]
+        for kind, end in (("weight", ""), ("bias", "_bias")):
+            gate, up, down = (w[f"blk.{i}.ffn_{m}_exps.{kind}"] for m in ("gate", "up", "down"))
+            both = np.stack([gate, up], 2).reshape(EXPERTS, 2 * EXPERT_FF, *gate.shape[2:])
+            turn = (0, 2, 1) if kind == "weight" else (0, 1)
+            state[f"{at}gate_up_proj{end}"] = both.transpose(turn)
+            state[f"{at}down_proj{end}"] = down.transpose(turn)
+    return hf.GptOssForCausalLM(config), state
+
+
 LOCAL3 = ["sliding_attention"] * 3 + ["full_attention"]
 FAMILIES: dict[str, Callable[[Case, Weights], Any]] = {
     "llama": llama,
@@ -427,6 +498,22 @@ FAMILIES: dict[str, Callable[[Case, Weights], Any]] = {
     "command-r-plus": cohere("Cohere"),
     "cohere2": cohere("Cohere2"),
     "nemotron": nemotron,
+    "mixtral": mixture("Mixtral", permuted=True, sliding_window=None),
+    "qwen2moe": mixture(
+        "Qwen2Moe", num_experts=EXPERTS, shared_expert_intermediate_size=64, norm_topk_prob=False
+    ),
+    "qwen3moe": mixture("Qwen3Moe", num_experts=EXPERTS, norm_topk_prob=True),
+    "olmoe": mixture(
+        "Olmoe", num_experts=EXPERTS, norm_topk_prob=False, num_key_value_heads=HEADS
+    ),
+    "granitemoe": mixture(
+        "GraniteMoe", "block_sparse_moe.experts", "block_sparse_moe.router", permuted=True,
+        attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.3,
+        logits_scaling=2.0,
+    ),
+    "gpt-oss": gpt_oss,
+    "gpt-oss-yarn": gpt_oss,
+    "gpt-oss-mxfp4": gpt_oss,
     "arcee": plain("Arcee", permuted=True),
     "seed_oss": plain(
         "SeedOss", {"post_attention_layernorm": "post_attention_norm"}, attention_bias=True

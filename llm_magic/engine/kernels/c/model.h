@@ -1,19 +1,26 @@
 // The tables that Python writes (layout.py mirrors them field by field), and the state of a step.
 
 #define MAX_ROPES 4
+#define MAX_EXPERTS 512
 enum { NO_NORM, RMS_NORM, LAYER_NORM };
-enum { SILU, GELU_TANH, GELU, RELU, RELU_SQUARED };
+enum { SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED };
+enum { SOFTMAX, SIGMOID, CHOSEN };  // what makes weights of experts of a router's scores
 
 typedef struct {
-  mat_t q, k, v, o, gate, up, down;  // gate.n is 0 where the feed-forward part is not gated
+  // Where the feed-forward part is not gated, gate.n is 0. With experts, gate, up and down are what
+  // all rows take (up.n may be 0), and expert_* the first expert's: the others lie behind it.
+  mat_t q, k, v, o, gate, up, down, router, expert_gate, expert_up, expert_down;
   // Byte offsets of float32 vectors in the weights; -1: the model has none.
   i64 attn_norm, q_norm, k_norm, post_attn, ffn_norm, post_ffn, q_bias, k_bias, v_bias, o_bias;
   i64 attn_norm_bias, ffn_norm_bias, gate_bias, up_bias, down_bias;
+  i64 sinks, router_bias, correction, shared_router;
+  i64 expert_gate_bias, expert_up_bias, expert_down_bias;
   i32 rope, window;
   i32 attn_norm_kind, post_attn_kind, ffn_norm_kind, post_ffn_kind;
   i32 qk_norm_kind, qk_norm_row;  // row: over all heads of a row, else over each head
   i32 activation, parallel;
-  float residual_scale, pad;      // of what is added to the residual stream
+  i32 experts, used, gating, normalized;  // experts: 0, or how many there are to choose from
+  float residual_scale, expert_scale;     // of what is added to the residual stream; of weights
 } layer_t;
 
 // A norm: its kind, and byte offsets of its weights and bias (-1: none).
@@ -23,7 +30,7 @@ typedef struct { i64 q, s, f; i32 blocks, pad; } acts_at;  // byte offsets in th
 
 typedef struct {
   i32 n_layers, dim, heads, kv_heads, head, head_pad, ff, vocab;
-  i32 output_norm_kind, n_ropes, max_rows, max_parts;
+  i32 output_norm_kind, n_ropes, max_rows, max_parts, max_experts, pad;
   i32 rotated[MAX_ROPES];         // entries of a head that turn, per kind of rope; 0: none
   float magnitude[MAX_ROPES];     // factor of cosines and sines
   float eps, embedding_scale, attention_scale, attention_softcap, logit_softcap, logit_scale;
@@ -32,7 +39,8 @@ typedef struct {
   mat_t embedding, positions, output;  // positions.n is 0 where the model has none
   i64 kv_slot, kv_chunk, kv_layer, kv_head;  // strides of the cache, in u16
   i64 x, h, qkv, att, parts, trig, items, work;  // byte offsets in the scratch memory
-  acts_at in, mixed, inner;       // inputs of qkv/gate/up/output, of o, of down
+  i64 normal, scores, choices, picks, first, given;  // and where a layer has experts
+  acts_at in, mixed, inner, picked;  // inputs of qkv/gate/up/output, of o, of down, of an expert
   layer_t layers[];
 } model_t;
 
@@ -49,6 +57,10 @@ typedef struct {
 // Rows of one slot in consecutive positions, attended to by one task.
 typedef struct { i32 row, rows, slot, pos; } item_t;
 
+// An expert that a row takes; a row that takes an expert.
+typedef struct { i32 expert; float weight; } choice_t;
+typedef struct { i32 row; float weight; } pick_t;
+
 typedef struct {
   const model_t *model;
   const u8 *weights;
@@ -61,7 +73,12 @@ typedef struct {
   float *qkv, *att, *trig;         // [n][qkv_wide], [n][att_wide], [kind of rope][n][trig_wide]
   char *parts;                     // [n][head][span] of share_t
   int wide, qkv_wide, k_at, v_at, att_wide, half[MAX_ROPES], trig_wide;
-  acts_t in, mixed, inner;
+  acts_t in, mixed, inner, picked;
+  float *normal, *scores, *given;  // [n][wide]; [n][scores_wide]; [n][wide]
+  int scores_wide;
+  choice_t *choices;               // [n][used]
+  pick_t *picks;                   // [n * used], by experts
+  i32 *first;                      // of each expert's picks
   item_t *items;
   int n_items;
   int spans, shares;               // of all items and key heads, and the tasks that they are shared
@@ -71,6 +88,10 @@ typedef struct {
   const layer_t *layer;
   int layer_index;
   const mat_t *mats[3];
+  const mat_t *gate, *up;          // of the feed-forward part, and their biases
+  i64 gate_bias, up_bias;
+  const pick_t *pick;              // of the expert that runs
+  int keep;                        // norms are kept in `normal`
   int n_mats, chunk, row_panels, row_chunks, tile_chunks;
   const acts_t *from;
   float *to;

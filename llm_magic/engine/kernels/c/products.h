@@ -72,18 +72,24 @@ INLINE vf activate(vf x, int kind) {
 
 // inner = activation(gate) * up of a panel, packed at once: 32 inner entries. g, u: [2][MR][16].
 // Not gated: activation(up).
+INLINE vf gated(vf gate, vf up, int kind) {
+  if (kind != CLAMPED) return activate(gate, kind) * up;
+  gate = __builtin_elementwise_min(gate, splat(7.f));
+  up = vmax(__builtin_elementwise_min(up, splat(7.f)), splat(-7.f));
+  return gate * vsigmoid(1.702f * gate) * (up + 1.f);
+}
 INLINE void put_inner(step_t *s, int panel, int R, int block, const float *g, const float *u) {
   float x[MR * 32] __attribute__((aligned(64)));
   const layer_t *l = s->layer;
   for (int t = 0; t < 2; t++) {
     vf gate = {}, up = {};
-    if (l->gate_bias >= 0) gate = ld(vector(s, l->gate_bias) + block * 32 + t * 16);
-    if (l->up_bias >= 0) up = ld(vector(s, l->up_bias) + block * 32 + t * 16);
+    if (s->gate_bias >= 0) gate = ld(vector(s, s->gate_bias) + block * 32 + t * 16);
+    if (s->up_bias >= 0) up = ld(vector(s, s->up_bias) + block * 32 + t * 16);
     for (int r = 0; r < R; r++) {
       const int at = (t * MR + r) * 16;
       const vf v = ld(u + at) + up;
-      st(x + r * 32 + t * 16, l->gate.n ? activate(ld(g + at) + gate, l->activation) * v
-                                        : activate(v, l->activation));
+      st(x + r * 32 + t * 16, s->gate->n ? gated(ld(g + at) + gate, v, l->activation)
+                                         : activate(v, l->activation));
     }
   }
   put_blocks(&s->inner, panel, R, block, x, s->floats);
@@ -92,7 +98,6 @@ INLINE void put_inner(step_t *s, int panel, int R, int block, const float *g, co
 // A task owns whole blocks of 32 inner entries.
 static void glu_task(void *arg, int task) {
   step_t *s = arg;
-  const layer_t *l = s->layer;
   const part_of_cut_t part = part_of_cut(s, task);
   const int block1 = MIN(s->inner.blocks, part.first + s->chunk);
   float g[2 * MR * 16] __attribute__((aligned(64))), u[2 * MR * 16] __attribute__((aligned(64)));
@@ -100,9 +105,9 @@ static void glu_task(void *arg, int task) {
     const int R = panel_rows(s->n, panel);
     for (int b = part.first; b < block1; b++) {
       for (int t = 0; t < 2; t++) {
-        if (l->gate.n)
-          tile_times_panel(s->weights, &l->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
-        tile_times_panel(s->weights, &l->up, 2 * b + t, &s->in, panel, R, u + t * MR * 16);
+        if (s->gate->n)
+          tile_times_panel(s->weights, s->gate, 2 * b + t, &s->in, panel, R, g + t * MR * 16);
+        tile_times_panel(s->weights, s->up, 2 * b + t, &s->in, panel, R, u + t * MR * 16);
       }
       put_inner(s, panel, R, b, g, u);
     }
@@ -136,7 +141,6 @@ static void product_pairs_task(void *arg, int task) {
 
 static void glu_pairs_task(void *arg, int task) {
   step_t *s = arg;
-  const layer_t *l = s->layer;
   const part_of_cut_t part = part_of_cut(s, task);
   const int block1 = MIN(s->inner.blocks, part.first + s->chunk);
   float g[TILE_PANELS * 2 * MR * 16] __attribute__((aligned(64)));
@@ -145,8 +149,8 @@ static void glu_pairs_task(void *arg, int task) {
   for (int b = part.first; b < block1; b++)
     for (int p = part.from; p < part.to; p += TILE_PANELS) {
       const int end = MIN(part.to, p + TILE_PANELS);
-      if (l->gate.n) pair_times_panels(s->weights, &l->gate, b, &s->in, s->n, p, end, g);
-      pair_times_panels(s->weights, &l->up, b, &s->in, s->n, p, end, u);
+      if (s->gate->n) pair_times_panels(s->weights, s->gate, b, &s->in, s->n, p, end, g);
+      pair_times_panels(s->weights, s->up, b, &s->in, s->n, p, end, u);
       for (int i = 0; i < end - p; i++)
         put_inner(s, p + i, panel_rows(s->n, p + i), b, g + i * 2 * MR * 16, u + i * 2 * MR * 16);
     }
@@ -168,9 +172,12 @@ static void product(step_t *s, const acts_t *from, float *to, int to_wide, int a
   run(s->team, product_task, s, cut(s, tiles, from->blocks, 16, bytes));
 }
 
-static void glu(step_t *s) {
-  const int tasks = cut(s, s->inner.blocks, s->in.blocks, 4,
-                        4 * tile_bytes(s->layer->up.kind, s->in.blocks));
+// inner = what the feed-forward part with these matrices makes of `in`.
+static void glu(step_t *s, const mat_t *gate, const mat_t *up, i64 gate_bias, i64 up_bias) {
+  s->gate = gate, s->up = up, s->gate_bias = gate_bias, s->up_bias = up_bias;
+  s->inner.blocks = UP(up->n, 32) / 32;
+  const int tasks =
+      cut(s, s->inner.blocks, s->in.blocks, 4, 4 * tile_bytes(up->kind, s->in.blocks));
 #ifdef TILE_ROWS
   if (s->n >= TILE_ROWS) {
     run(s->team, glu_pairs_task, s, tasks);

@@ -58,6 +58,9 @@ static void norm_panel(void *arg, int panel) {
     for (int r = 0; r < R; r++)
       for (int d = 0; d < 32; d += 16)
         st(block + r * 32 + d, norm_vector(s, s->norm, normal + r, rows + r * wide, b * 32 + d));
+    if (s->keep)
+      for (int r = 0; r < R; r++)
+        copy(s->normal + (i64)(panel * MR + r) * wide + b * 32, block + r * 32, 32);
     put_blocks(&s->in, panel, R, b, block, s->floats);
   }
 }
@@ -132,6 +135,12 @@ INLINE char *part_of(const step_t *s, int row, int head, int span) {
 INLINE void put_head(const step_t *s, int row, int head, const share_t *share) {
   const int n = s->model->head;
   float *to = s->att + (i64)row * s->att_wide + head * n, inv = 1.f / share->total;
+  if (s->layer->sinks >= 0) {  // one more score, of nothing
+    const float sink = vector(s, s->layer->sinks)[head], top = MAX(share->top, sink);
+    const vf e = vexp((vf){share->top - top, sink - top});
+    const float mine = e[0], other = e[1];
+    inv = mine / (share->total * mine + other);
+  }
   int d = 0;
   for (; d + 16 <= n; d += 16) st(to + d, ld(share->sum + d) * inv);
   for (; d < n; d++) to[d] = share->sum[d] * inv;

@@ -66,6 +66,7 @@ static void project(step_t *s, const mat_t *m, const acts_t *from, i64 bias, int
   product(s, from, post || aside ? s->h : s->x, s->wide, !post && !aside);
 }
 
+#include "moe.h"
 #include "taps.h"
 
 // One layer. post: the norm of the layer before, which its output waits for in h. tapped is a
@@ -77,7 +78,9 @@ INLINE void run_layer(step_t *s, norm_t post, const int tapped) {
   const norm_t attn = {l->attn_norm_kind, l->attn_norm, l->attn_norm_bias};
   const norm_t post_attn = {l->post_attn_kind, l->post_attn, -1};
   const norm_t ffn = {l->ffn_norm_kind, l->ffn_norm, l->ffn_norm_bias};
-  const int ffn_floats = (l->gate.n && is_float(l->gate.kind)) || is_float(l->up.kind);
+  const int ffn_floats = (l->gate.n && is_float(l->gate.kind)) ||
+                         (l->up.n && is_float(l->up.kind)) ||
+                         (l->experts && is_float(l->router.kind));
   if (tapped) tap(s, POINT_RESID_PRE, s->x, s->wide);
   normed(s, post, attn, floats);
   qkv(s, l);
@@ -88,15 +91,21 @@ INLINE void run_layer(step_t *s, norm_t post, const int tapped) {
   if (tapped) tap(s, POINT_Z, s->att, s->att_wide);
   if (!tapped && last) keep_wanted(s);
   // Parallel parts both read what the layer was given: before anything is added to it.
+  s->keep = l->experts;
   if (l->parallel) normed(s, (norm_t){}, ffn, ffn_floats);
   s->floats = is_float(l->o.kind);
   over_panels(s, mixed_panel);
   project(s, &l->o, &s->mixed, l->o_bias, l->post_attn_kind, tapped);
   if (tapped) add_tapped(s, post_attn, POINT_ATTN_OUT, POINT_RESID_MID);
   if (!l->parallel) normed(s, tapped ? (norm_t){} : post_attn, ffn, ffn_floats);
-  s->floats = is_float(l->down.kind);
-  glu(s);
-  project(s, &l->down, &s->inner, l->down_bias, l->post_ffn_kind, tapped);
+  s->keep = 0;
+  if (l->experts) {
+    mixture(s, tapped);
+  } else {
+    s->floats = is_float(l->down.kind);
+    glu(s, &l->gate, &l->up, l->gate_bias, l->up_bias);
+    project(s, &l->down, &s->inner, l->down_bias, l->post_ffn_kind, tapped);
+  }
   if (tapped)
     add_tapped(s, (norm_t){l->post_ffn_kind, l->post_ffn, -1}, POINT_MLP_OUT, POINT_RESID_POST);
 }
@@ -150,7 +159,11 @@ static void begin(step_t *s, const i32 *job, const model_t *m, const u8 *weights
   s->parts = (char *)(scratch + m->parts), s->trig = (float *)(scratch + m->trig);
   s->items = (item_t *)(scratch + m->items);
   s->in = acts_in(&m->in, scratch), s->mixed = acts_in(&m->mixed, scratch);
-  s->inner = acts_in(&m->inner, scratch);
+  s->inner = acts_in(&m->inner, scratch), s->picked = acts_in(&m->picked, scratch);
+  s->normal = (float *)(scratch + m->normal), s->scores = (float *)(scratch + m->scores);
+  s->given = (float *)(scratch + m->given), s->scores_wide = UP(m->max_experts, 32);
+  s->choices = (choice_t *)(scratch + m->choices), s->picks = (pick_t *)(scratch + m->picks);
+  s->first = (i32 *)(scratch + m->first);
   s->wide = UP(m->dim, 32), s->att_wide = UP(m->heads * m->head, 32);
   s->k_at = UP(m->heads * m->head_pad, 32);
   s->v_at = s->k_at + UP(m->kv_heads * m->head_pad, 32);
