@@ -44,7 +44,6 @@ LEVELS = {
         {"tokenizer", "arch", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
-        {"portable", "kernels", "serving"},
         {"control_vectors", "load", "needs", "encoder"},
     ),
     "chat": (
