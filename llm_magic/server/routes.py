@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..json_types import JsonObject
 from ..llm import LLM
-from . import asks, page, tokens, vectors
+from . import asks, decided, page, tokens, vectors
 from .answers import Answer, Kitchen
 from .body import Body
 from .floor import on_thread
@@ -32,6 +32,8 @@ def application(kitchen: Kitchen, access: Access) -> ASGIApp:
         ("POST", "/v1/chat/completions"): routes.chat,
         ("POST", "/v1/completions"): routes.text,
         ("POST", "/v1/embeddings"): routes.embeddings,
+        ("POST", "/v1/decisions"): routes.decisions,
+        ("POST", "/v1/systemone"): routes.system_one,
         ("POST", "/v1/rerank"): routes.rerank,
         ("POST", "/rerank"): routes.rerank,
         ("GET", "/v1/models"): routes.models,
@@ -97,6 +99,14 @@ class _Routes:
     async def rerank(self, request: Request) -> Response:
         body, name = await self._body(request), self.kitchen.name
         return await self._engine(lambda: vectors.rerank(body, self._llm, name))
+
+    async def decisions(self, request: Request) -> Response:
+        body, name = await self._body(request), self.kitchen.name
+        return await self._engine(lambda: decided.openai(body, self._llm, name))
+
+    async def system_one(self, request: Request) -> Response:
+        body, name = await self._body(request), self.kitchen.name
+        return await self._engine(lambda: decided.system_one(body, self._llm, name))
 
     async def _engine(self, function: Callable[[], JsonObject]) -> Response:
         return _json(await self.kitchen.floor.call(function))
