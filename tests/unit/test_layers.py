@@ -33,7 +33,7 @@ LEVELS = {
         {"evaluation"},
         {"llm"},
         {"hub"},
-        {"branching", "bench", "verify", "server", "reply_log"},
+        {"branching", "bench", "verify", "server", "reply_log", "harness"},
         {"ui"},
         {"__main__", ""},  # "" is the package itself: its lazy names reach everywhere
     ),
@@ -78,6 +78,7 @@ ONLY = {
     "starlette": {"server"},
     "uvicorn": {"server"},
     "huggingface_hub": {"models"},
+    "lm_eval": {"harness"},
     "platformdirs": {"models"},
     "xllamacpp": {"bench"},
     "llama_cpp": {"bench"},
