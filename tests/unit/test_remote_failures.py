@@ -477,7 +477,7 @@ def test_another_server_takes_over_before_the_first_piece_and_the_reply_says_whi
         try:
             replies = [LLM(remote).chat("Hi") for _ in range(3)]
             assert {r.text for r in replies} == {"ok"}
-            assert {r.answered_by for r in replies} == {good.url}
+            assert {r.answered_by for r in replies} == {f"{good.url}#m"}
             assert len(broken.posts) <= 1  # once it has failed, it is left out
             assert "not reachable" in remote.status().servers or not broken.posts
         finally:
@@ -489,7 +489,7 @@ def test_a_server_that_is_down_at_first_is_used_when_it_is_back() -> None:
         url = gone.url
     with Wire(OK) as good:
         remote = connect([url, good.url], dialect="openai")
-        assert LLM(remote).chat("Hi").answered_by == good.url
+        assert LLM(remote).chat("Hi").answered_by == f"{good.url}#m"
         assert "not reachable" in remote.status().servers
         remote.close()
 

@@ -627,7 +627,7 @@ def test_a_reply_is_saved_with_who_answered() -> None:
     with served(OK) as (wire, llm):
         reply = llm.chat("Hi")
     again = Reply.from_dict(reply.to_dict())
-    assert again.answered_by == reply.answered_by == wire.url
+    assert again.answered_by == reply.answered_by == f"{wire.url}#m"
 
 
 def test_the_best_of_several_needs_logprobs() -> None:

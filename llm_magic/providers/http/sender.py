@@ -295,7 +295,7 @@ class Sender:
         with self._opened(endpoint, call, "POST", path, body, False, limit, session) as response:
             self.fleet.succeeded(endpoint)
             limit.phase(limit.timeouts.prompt, "the first piece of the answer")
-            yield Source(where)
+            yield Source(where, str(body.get("model") or ""))
             ended = begun = False
             try:
                 for chunk in _chunks(response, where, limit):
