@@ -97,8 +97,10 @@ PACKAGED = (
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         memory=246_000_000,
         context=8_192,
-        # Its makers recommend the first two. Alone they let stories of this size of model loop.
-        sampling=Sampling(temperature=0.2, top_p=0.9, repeat_penalty=1.1),
+        # Its makers recommend temperature 0.2 and top_p 0.9, at which half of its answers about the
+        # capital of France begin badly. Of 96 answers to simple questions 70 were right at 0.2, 82
+        # at 0.05 and 84 without chance, and stories still differ. The penalty ends their loops.
+        sampling=Sampling(temperature=0.05, top_p=0.9, repeat_penalty=1.1),
         wheels=(
             # Alone, without its dependencies: those would compile llama.cpp.
             Wheel(

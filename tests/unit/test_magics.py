@@ -24,7 +24,7 @@ from llm_magic.errors import (
     ModelNotFoundError,
     NotLoadedError,
 )
-from llm_magic.events import Message
+from llm_magic.events import Message, Sampling
 from llm_magic.hub import hub
 from llm_magic.interpolation import as_text
 from llm_magic.llm import LLM
@@ -303,6 +303,8 @@ def test_models_shows_what_each_needs_and_what_to_type(shell: InteractiveShell) 
         assert re.search(r"\b2[34]\d MB", text)  # smollm2's, at the default context
         for word in ("memory", "context", "8,192", "%llm fetch NAME", "%llm remove NAME"):
             assert word in text, word
+    row = next(line for line in output["text/plain"].splitlines() if line.startswith("smollm2 "))
+    assert re.search(r" 98 MB +24\d MB +8,192 ", row)
 
 
 def test_remove_deletes_what_was_fetched(
@@ -341,6 +343,15 @@ def test_status_says_what_computes_and_what_the_cache_has_saved(
     fresh = replace(known, cache_hits=0, cache_misses=0)
     monkeypatch.setattr(script, "status", lambda: fresh)
     assert "from the cache" not in command(shell, "status")["text/plain"]
+
+
+def test_status_shows_the_settings_of_the_model(shell: InteractiveShell, script: Scripted) -> None:
+    """F262"""
+    script.defaults = Sampling(temperature=0.05, repeat_penalty=1.1)
+    output = command(shell, "status")
+    for text in (output["text/plain"], output["text/html"]):
+        assert "settings of chats" in text
+        assert "temperature 0.05, repeat_penalty 1.1, max_tokens 256" in text
 
 
 def test_load_makes_a_model_the_one_in_use(shell: InteractiveShell, script: Scripted) -> None:

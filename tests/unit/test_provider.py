@@ -168,4 +168,4 @@ def test_a_file_recommends_sampling_settings() -> None:  # F262
 
 
 def test_the_default_model_has_gentler_settings() -> None:  # F262
-    assert PACKAGED[0].sampling == Sampling(temperature=0.2, top_p=0.9, repeat_penalty=1.1)
+    assert PACKAGED[0].sampling == Sampling(temperature=0.05, top_p=0.9, repeat_penalty=1.1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_magic import catalogue, columns
 from llm_magic.errors import named
-from llm_magic.llm import LLM
+from llm_magic.llm import CHAT, LLM
 
 from ..views import html
 from ..views.mime import Fragment
@@ -26,6 +26,7 @@ _FIELDS = {
     "dim": "vector",
     "pooling": "pooling",
     "memory_bytes": "memory",
+    "defaults": "settings of chats",
 }
 
 
@@ -71,8 +72,17 @@ def _state(llm: LLM) -> dict[str, str]:
     except Exception as e:  # a table of several models must not fail with one of them
         return {"model": f"{llm.model} ({named(e)})"}
     known = dataclasses.asdict(status) if dataclasses.is_dataclass(status) else {}  # type: ignore[arg-type]
-    known |= {"model": llm.model} | _cache(known)
+    known |= {"model": llm.model, "defaults": _settings(llm)} | _cache(known)
     return {name: _words(name, value) for name, value in known.items() if value is not None}
+
+
+def _settings(llm: LLM) -> str | None:
+    """What holds for a chat where nothing else is asked for; None before it is known."""
+    try:
+        own = dataclasses.asdict(llm.provider.defaults.over(CHAT))
+    except Exception:  # of a model that cannot say: see _state
+        return None
+    return ", ".join(f"{name} {value}" for name, value in own.items() if value is not None)
 
 
 def _cache(known: Mapping[str, Any]) -> dict[str, str]:
