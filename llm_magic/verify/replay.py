@@ -140,7 +140,7 @@ def _given(provider: Provider, record: Record, start: int, count: int) -> tuple[
 def _compared(record: Record, reply: Reply, exact: bool) -> tuple[list[str], float]:
     ids = [t.id for t in reply.tokens]
     if (at := _parting(record.ids, ids)) is not None:
-        return [_token_difference(record, reply, at)], 0.0
+        return [_token_difference(record, reply, at) + _boundary(record, exact)], 0.0
     findings: list[str] = []
     if record.finish in ENDED and reply.finish_reason != record.finish and record.ids:
         findings.append(f"it ended by {record.finish!r}, and ends by {reply.finish_reason!r} now")
@@ -155,6 +155,16 @@ def _compared(record: Record, reply: Reply, exact: bool) -> tuple[list[str], flo
     if record.choices is not None:
         findings += _choices(record.choices, reply.choices or {}, exact)
     return findings, worst
+
+
+def _boundary(record: Record, exact: bool) -> str:
+    """Another variant may draw another token where two are as likely but for the last digits."""
+    if exact or sampling_in(dict(record.sampling)).greedy:
+        return ""
+    return (
+        f"; on another variant a draw can fall on the other side of a boundary: check it with "
+        f"{record.variant}"
+    )
 
 
 def _reason(value: str | None) -> FinishReason | None:

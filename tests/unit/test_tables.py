@@ -27,7 +27,7 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.tables.cache import Cache
 
 TEMPLATE = "Rate it: {{ review }}"
-LONG = os.environ.get("LLM_MAGIC_LONG_TABLES")  # the hundred kills and the ten thousand rows
+LONG = os.environ.get("LLM_MAGIC_LONG")  # the hundred kills and the ten thousand rows
 
 
 def echo(request: Request) -> str:
