@@ -132,7 +132,7 @@ SERVE.register(_serve)  # what `LLM.serve()` starts
 
 
 def _inside_views() -> Any:
-    return importlib.import_module("llm_magic.ui.views.inside")
+    return importlib.import_module("llm_magic.ui.look_inside")
 
 
 INSIDE_VIEWS.register(_inside_views)  # what an inspection and its lenses look like

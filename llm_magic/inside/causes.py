@@ -8,16 +8,14 @@ has the bits of an evaluation alone.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..chat.reply import Reply
 from ..errors import LLMError, RequestError, UnsupportedError
+from ..extension_points import INSIDE_VIEWS
 from ..provider import BatchScoring, Provider, inside_of
 from ..taps import Inside
 from .shown import Shown
-
-if TYPE_CHECKING:
-    pass
 
 PARTS = ("sentences", "messages", "tokens")
 _SENTENCE = re.compile(r".+?(?:[.!?…](?=[\s\"'”’)]|$)[\"'”’)]*\s*|\n+|$)", re.DOTALL)
@@ -56,6 +54,10 @@ class Causes(Shown):
     logprob: float
     parts: tuple[Cause, ...]
     pieces: tuple[tuple[str, int | None], ...]
+
+    def explore(self) -> Any:
+        """The live view: hover or move through the parts for their effects."""
+        return INSIDE_VIEWS.load().explore(self)
 
     def top(self, n: int = 3) -> tuple[Cause, ...]:
         """The n parts with the largest effects, for or against."""

@@ -9,9 +9,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..errors import RequestError
+from ..extension_points import INSIDE_VIEWS
 from ..taps import Inside
 from ..taps import layer as block_of
 from .record import Record
@@ -62,6 +63,10 @@ class Lens(Shown):
         """
         token = int(self.ids[layer, position, rank])
         return self.inside.token_bytes(token).decode("utf-8", "replace")
+
+    def explore(self) -> Any:
+        """The live view: hover a cell for its likeliest tokens."""
+        return INSIDE_VIEWS.load().explore(self)
 
     def appears(self, position: int = -1) -> int | None:
         """The first block from which on the model's answer at a column stays the likeliest.

@@ -1,6 +1,7 @@
 """The methods of `LLM` that look into a model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..arguments import PromptLike, as_chat, as_prompt, build_request, shown
@@ -12,6 +13,7 @@ from ..taps import Key, Positions, Taps, as_edits
 from .inspection import Inspection
 from .lab import Lab, lab
 from .steering import ControlVector, train
+from .strengths import Strengths, strengths
 
 
 class LookInside:
@@ -116,6 +118,34 @@ class LookInside:
         if request != Request("", sampling=request.sampling):
             raise RequestError(f"the lab takes sampling settings only, not {shown(settings)}")
         return lab(inside, self._ids_of(prompt, system), request.sampling)
+
+    def strengths(
+        self,
+        prompt: PromptLike,
+        vector: ControlVector,
+        scales: Sequence[float] = (-8.0, -4.0, 0.0, 4.0, 8.0),
+        *,
+        chat: bool = True,
+        **options: Any,
+    ) -> Strengths:
+        """Answer one prompt at several strengths of a control vector, in one batch.
+
+        Args:
+            prompt: A text, or messages.
+            vector: The control vector; its own scale is multiplied by each strength.
+            scales: The strengths.
+            chat: Whether a text is a message of the user; else it is continued.
+            options: As for `chat`; greedy unless a temperature is given.
+
+        Returns:
+            The answers, side by side; `.explore()` has a slider.
+        """
+        inside_of(self.provider)
+        if not isinstance(vector, ControlVector) or not len(tuple(scales)):
+            raise RequestError("strengths needs a control vector and at least one strength")
+        asked: Any = as_chat(prompt, None) if chat and isinstance(prompt, str) else prompt
+        found = strengths(self, asked, vector, scales, {"temperature": 0, **options})
+        return replace(found, prompt=prompt) if isinstance(prompt, str) else found
 
     def control_vector(self, path: str) -> ControlVector:
         """Read a control vector of llama.cpp or repeng; checked against this model's width.

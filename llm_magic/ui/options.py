@@ -25,6 +25,7 @@ Group = Literal[
     "Constraint",
     "Sampling",
     "Penalties",
+    "Inside",
     "Output",
 ]
 GROUPS: tuple[Group, ...] = get_args(Group)
@@ -52,6 +53,7 @@ class Option:
         low, high: Bounds, both allowed. None: no bound.
         choices: The only values there are.
         bare: What the option means without a value; in a form, what its check box sets.
+        bare_text: The same for a text.
         bare_label: In a form, the name of the number below that check box.
         default: What holds while it is unset, in words.
         completes: What Tab offers as its value: "models", "variables" or "conversations".
@@ -78,6 +80,7 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()
     bare: int | None = None
+    bare_text: str = ""
     bare_label: str = ""
     default: str = ""
     completes: Literal["", "models", "variables", "conversations"] = ""
@@ -377,6 +380,13 @@ OPTIONS: tuple[Option, ...] = (
 
     *(_sampling(FIELDS[name]) for name in (*_COMMON, *(n for n in FIELDS if n not in _COMMON))),
 
+    Option("inspect", "text", "Inside",
+           "record activations (blocks.*.hook_resid_post) and show the lens; reply.inspection has "
+           "them", metavar="NAMES", bare_text="blocks.*.hook_resid_post", own=True),
+    Option("steer", "text", "Inside",
+           "add the control vector of this file, or of that name, with this strength",
+           metavar="FILE[:SCALE]", completes="variables", own=True),
+
     Option("logprobs", "integer", "Output",
            "record the N most likely tokens per step and shade the answer by probability", _TALK,
            label="Log-probabilities", metavar="N", low=0, high=100, bare=5,
@@ -456,11 +466,12 @@ def _add(box: "argparse._ArgumentGroup", option: Option, sides: bool) -> None:
     if option.kind == "texts":
         kinds["texts"] = unescaped
     repeated = sides or option.kind in ("texts", "biases")
+    bare = option.bare_text or option.bare
     box.add_argument(
         *option.flags, dest=option.name, type=kinds.get(option.kind, str), help=help,
         action="append" if repeated else "store", metavar=option.metavar or None,
         choices=option.choices or None,
-        nargs=None if option.bare is None else "?", const=option.bare,
+        nargs=None if bare is None else "?", const=bare,
     )  # fmt: skip
 
 

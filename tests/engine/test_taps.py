@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from support.kernels_oracle import Oracle, i32, kernel_forward
+from support.kernels_oracle import Oracle, i32, kernel_forward, portable_forward
 from support.toy import toy_gguf
 
-from llm_magic.engine import cpu, device
-from llm_magic.engine.arch import read_config
+from llm_magic.engine import cpu
 from llm_magic.engine.forward import CHANGED, POINTS, Change, Read, Taps
-from llm_magic.engine.gguf import open_gguf
 from llm_magic.engine.kernels.targets import usable
 from llm_magic.engine.portable.forward import Portable
 from llm_magic.errors import EngineError
@@ -19,13 +17,6 @@ IDS = np.random.default_rng(5).integers(3, 250, 29).astype(np.int32)
 _USABLE = [t.name for t in usable(cpu.cpu_features())]
 VARIANTS = list(dict.fromkeys((_USABLE[0], _USABLE[-1]))) if _USABLE else []  # best and plain
 ARCHITECTURES = ("llama", "qwen3", "gemma2", "gemma3")
-
-
-def portable_forward(path, n_ctx=64, n_slots=2):
-    device.prepare()
-    with open_gguf(path) as file:
-        config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
-        return Portable(file, config, n_ctx, n_slots)
 
 
 @pytest.fixture(scope="module")

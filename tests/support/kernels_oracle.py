@@ -11,6 +11,7 @@ from llm_magic.engine.blocks import LAYER_WEIGHTS, Config
 from llm_magic.engine.gguf import GGUF, open_gguf
 from llm_magic.engine.kernels import KernelForward
 from llm_magic.engine.kernels.layout import BLOCK_BYTES, SUPER_BYTES, up
+from llm_magic.engine.portable.forward import Portable
 from llm_magic.engine.quants import QUANTS, dequantize
 
 
@@ -19,6 +20,13 @@ def kernel_forward(path: Path, *, n_ctx: int = 256, n_slots: int = 4, **options)
     with open_gguf(path) as file:
         config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
         return KernelForward(file, config, n_ctx, n_slots, **options)
+
+
+def portable_forward(path, n_ctx=64, n_slots=2):
+    device.prepare()
+    with open_gguf(path) as file:
+        config = read_config(file.metadata, {n: t.shape for n, t in file.tensors.items()})
+        return Portable(file, config, n_ctx, n_slots)
 
 
 def i32(*values) -> np.ndarray:

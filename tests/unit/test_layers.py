@@ -56,13 +56,18 @@ LEVELS = {
         {"exchanges", "turn", "thread"},
         {"conversation"},
     ),
-    "ui": ({"views", "options"}, {"widgets"}, {"reply_methods", "tables"}, {"magics"}),
-    "ui.widgets": ({"shared"}, {"chat", "explorer"}),
+    "ui": (
+        {"views", "options"},
+        {"widgets"},
+        {"reply_methods", "tables", "look_inside"},
+        {"magics"},
+    ),
+    "ui.widgets": ({"shared"}, {"chat", "explorer", "inside"}),
 }
 APART = {
     "engine": {"tokenizer", "portable", "kernels", "serving"},
     "chat": {"prompts", "constraints", "tools"},
-    "ui.widgets": {"chat", "explorer"},
+    "ui.widgets": {"chat", "explorer", "inside"},
 }
 
 # A heavy dependency belongs to one part; nobody else imports it. `__main__` may run notebooks.

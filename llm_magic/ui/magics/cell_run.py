@@ -63,6 +63,10 @@ def run(nb: Notebook, args: argparse.Namespace, text: str) -> None:
         reply = _answer(nb, asked, llm, screen)
         if args.out is not None:
             nb.shell.user_ns[args.out] = reply
+        if args.inspect and not args.quiet:
+            from .. import look_inside  # and with it numpy
+
+            look_inside.show(reply)
         if args.live and not args.quiet:
             _show_live(nb, reply, llm, screen)
 

@@ -76,6 +76,10 @@ def prepare(nb: Notebook, args: argparse.Namespace, text: str) -> CellRequest:
     if system is not None:
         system = fill(system, "LLMMagics.system" if args.system is None else "--system")
     options = request_options(nb, args) | lookup.constraint(names, args)
+    if args.inspect or args.steer:
+        from .. import look_inside  # and with it numpy
+
+        options |= look_inside.options(names, args)
     if args.prefill:
         options["given"] = fill(args.prefill, "--prefill")
     tools = None if args.tools is None else lookup.tools(names, args.tools)
@@ -90,6 +94,8 @@ def _check(args: argparse.Namespace) -> None:
             if getattr(args, name) is not None and getattr(args, name) != _OFF.get(name):
                 raise UsageError(f"{option} cannot be used with {plain}")
     bound = next((o for o in kinds.names() if getattr(args, o, None)), None)
+    if args.score and (args.inspect or args.steer):
+        raise UsageError("--inspect and --steer cannot be used with --score; use llm.inspect()")
     if args.score and bound:
         raise UsageError(f"--{bound} cannot be used with --score, which generates nothing")
     if args.new and args.chat is None:

@@ -14,9 +14,10 @@ from llm_magic.inside.causes import Causes
 from llm_magic.inside.inspection import Inspection
 from llm_magic.inside.lab import Lab
 from llm_magic.inside.lens import Lens
+from llm_magic.inside.strengths import Strengths
 
 from ..mime import Fragment
-from . import attention, attribution, causes, lab, lens, overview
+from . import attention, attribution, causes, lab, lens, overview, strengths
 
 VIEWS: dict[type, Callable[[Any], tuple[str, str]]] = {
     Inspection: lambda shown: (overview.page(shown), overview.plain(shown)),
@@ -25,6 +26,7 @@ VIEWS: dict[type, Callable[[Any], tuple[str, str]]] = {
     Norms: lambda shown: (attribution.norms_page(shown), attribution.norms_plain(shown)),
     Attribution: lambda shown: (attribution.page(shown), attribution.plain(shown)),
     Causes: lambda shown: (causes.page(shown), causes.plain(shown)),
+    Strengths: lambda shown: (strengths.page(shown), strengths.plain(shown)),
     Lab: lambda shown: (lab.page(shown), lab.plain(shown)),
 }
 

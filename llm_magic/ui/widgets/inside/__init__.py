@@ -1,0 +1,1 @@
+"""Live views of a model's inside."""
