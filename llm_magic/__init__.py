@@ -64,7 +64,7 @@ def load(
     device: str | None = None,
     cache_mb: int | None = None,
     on_progress: Any = None,
-    **server: Any,
+    **server: object,
 ) -> "LLM":
     """Load a model, or return the one that is loaded under this name.
 
@@ -106,11 +106,11 @@ def _views() -> "Views[Reply]":
     return reply_methods
 
 
-def _tables() -> Any:
+def _tables() -> object:
     return importlib.import_module("llm_magic.ui.tables")
 
 
-def _divergence_view() -> Any:
+def _divergence_view() -> object:
     return importlib.import_module("llm_magic.ui.views.divergence")
 
 
@@ -118,7 +118,7 @@ DIVERGENCE_VIEW.register(_divergence_view)  # what `compare_models` returns look
 TABLES.register(_tables)  # the bar of `LLM.map` and the view of `LLM.grid`
 
 
-def _number_views() -> Any:
+def _number_views() -> object:
     return importlib.import_module("llm_magic.ui.views.numbers")
 
 

@@ -60,7 +60,7 @@ class Hub:
         device: str | None = None,
         cache_mb: int | None = None,
         on_progress: OnProgress | None = None,
-        **server: Any,
+        **server: object,
     ) -> LLM:
         """The LLM of that name, loaded on the first call and shared from then on.
 

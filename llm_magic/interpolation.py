@@ -28,7 +28,7 @@ _HEAD = re.compile(_NAME)
 def interpolate(
     text: str,
     names: Mapping[str, object],
-    as_text: Callable[[Any], str],
+    as_text: Callable[[object], str],
     *,
     source: str = "the cell",
     suggest: Collection[str] | None = None,
@@ -98,7 +98,7 @@ def _head(path: str) -> str:
     return head[0]
 
 
-def _look_up(path: str, names: Mapping[str, object], source: str, known: Collection[str]) -> Any:
+def _look_up(path: str, names: Mapping[str, object], source: str, known: Collection[str]) -> object:
     name = _head(path)
     if name not in names:
         visible = [n for n in known if not n.startswith("_") or name.startswith("_")]
@@ -113,7 +113,7 @@ def _look_up(path: str, names: Mapping[str, object], source: str, known: Collect
     return value
 
 
-def _step(value: Any, step: re.Match[str], seen: str, path: str, source: str) -> Any:
+def _step(value: Any, step: re.Match[str], seen: str, path: str, source: str) -> object:
     attribute, number, single, double = step.groups()
     kind = type(value).__name__
     if attribute is not None:
@@ -145,7 +145,7 @@ def _unknown(
     )
 
 
-def as_text(value: object, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+def as_text(value: object, formatters: Mapping[str, Callable[[object], object]]) -> str:
     """A value as the model reads it. formatters: IPython's, by MIME type.
 
     A str as it is; else what its `_repr_llm_()` returns, its Markdown, or its plain text, cut at
@@ -159,7 +159,7 @@ def as_text(value: object, formatters: Mapping[str, Callable[[Any], Any]]) -> st
     return text
 
 
-def _described(value: object, formatters: Mapping[str, Callable[[Any], Any]]) -> str:
+def _described(value: object, formatters: Mapping[str, Callable[[object], object]]) -> str:
     # On the class, as Python looks up special methods: an object that invents attributes has none.
     method = getattr(type(value), "_repr_llm_", None)
     if method is not None and isinstance(text := method(value), str):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from .arguments import PromptLike, as_chat, as_ids, as_prompt, build_request, count, shown
 from .chat.constraints import kinds
@@ -117,7 +117,7 @@ class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving)
         *,
         system: str | None = None,
         on_delta: None = None,
-        **options: Any,
+        **options: object,
     ) -> Stream: ...
     @overload
     def stream(
@@ -126,7 +126,7 @@ class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving)
         *,
         system: str | None = None,
         on_delta: Callable[[Delta | CallDelta], object],
-        **options: Any,
+        **options: object,
     ) -> Reply: ...
     def stream(
         self,
@@ -134,7 +134,7 @@ class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving)
         *,
         system: str | None = None,
         on_delta: Callable[[Delta | CallDelta], object] | None = None,
-        **options: Any,
+        **options: object,
     ) -> Stream | Reply:
         """Start generating. The stream yields events and has the reply as `.reply`.
 
@@ -204,7 +204,7 @@ class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving)
     ) -> Reply: ...
     @overload
     def complete(
-        self, prompt: str | Sequence[int], *, n: int, best_of: int | None = None, **options: Any
+        self, prompt: str | Sequence[int], *, n: int, best_of: int | None = None, **options: object
     ) -> list[Reply]: ...
     def complete(
         self,
@@ -241,7 +241,7 @@ class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving)
     @overload
     def chat(
         self,
-        messages: str | Sequence[Message | Mapping[str, Any]],
+        messages: str | Sequence[Message | Mapping[str, object]],
         *,
         system: str | None = None,
         n: None = None,
@@ -251,7 +251,7 @@ class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving)
     @overload
     def chat(
         self,
-        messages: str | Sequence[Message | Mapping[str, Any]],
+        messages: str | Sequence[Message | Mapping[str, object]],
         *,
         system: str | None = None,
         n: int,
@@ -260,7 +260,7 @@ class LLM(Embeddings, Decisions, TableMethods, Evaluations, LookInside, Serving)
     ) -> list[Reply]: ...
     def chat(
         self,
-        messages: str | Sequence[Message | Mapping[str, Any]],
+        messages: str | Sequence[Message | Mapping[str, object]],
         *,
         system: str | None = None,
         n: int | None = None,

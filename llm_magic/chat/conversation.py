@@ -84,7 +84,7 @@ class Conversation:
         self,
         llm: Speaker,
         system: str | None = None,
-        tools: Sequence[Any] = (),
+        tools: Sequence[object] = (),
         max_steps: int = 8,
         approve: Approve | None = None,
         timeout: float | None = None,
@@ -132,7 +132,7 @@ class Conversation:
         *,
         replace: int | None = None,
         cell: str | None = None,
-        **options: Any,
+        **options: object,
     ) -> Turn:
         """Say something; the Stream yields the answer's events, its `reply` is the Reply.
 
@@ -151,7 +151,7 @@ class Conversation:
         old: ThreadTurn | None,
         branch: bool,
         cell: str | None,
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
     ) -> Turn:
         """Start a turn in the place of the question `old`; branch: the old version is kept."""
         self._free()
@@ -173,7 +173,7 @@ class Conversation:
         self._turn = self.answer((*before, question), settle, **options)
         return self._turn
 
-    def answer(self, messages: Sequence[Message], settle: Settle, **options: Any) -> Turn:
+    def answer(self, messages: Sequence[Message], settle: Settle, **options: object) -> Turn:
         """Answer these messages as the conversation would; its history does not change.
 
         Args:
@@ -192,7 +192,7 @@ class Conversation:
         """Say something and wait for the whole Reply. Options as for `send`."""
         return drained(self.send(text, **options))
 
-    def _opener(self, settings: Mapping[str, Any], rules: Rules) -> Callable[..., Stream]:
+    def _opener(self, settings: Mapping[str, object], rules: Rules) -> Callable[..., Stream]:
         def open(messages: tuple[Message, ...], first: bool, may_call: bool) -> Stream:
             options = dict(settings)
             if not first:
@@ -259,7 +259,7 @@ class Conversation:
             self.thread.clear()
             self._last = None
 
-    def edit(self, id: int, text: str | Message, **options: Any) -> Turn:
+    def edit(self, id: int, text: str | Message, **options: object) -> Turn:
         """Ask something else in the place of exchange `id`, whose old version is kept.
 
         The history ends with the new exchange once it is answered. `choose` and `undo` bring the
@@ -303,7 +303,7 @@ class Conversation:
                 raise RequestError(f"exchange {id} has {len(found)} versions, counted from 0")
             self.thread.choose(question, question.versions.index(found[version][0]))
 
-    def regenerate(self, **options: Any) -> Turn:
+    def regenerate(self, **options: object) -> Turn:
         """Answer the last question once more; the new answer takes the place of the old one."""
         with self._lock:
             pairs = self.thread.exchanges()
@@ -324,11 +324,11 @@ class Conversation:
 
     # ------------------------------------------------------------------ in and out
 
-    def to_openai(self) -> list[dict[str, Any]]:
+    def to_openai(self) -> list[dict[str, object]]:
         """The messages as plain JSON in OpenAI's form."""
         return to_openai(self.messages)
 
-    def load(self, messages: Sequence[Message | Mapping[str, Any]]) -> None:
+    def load(self, messages: Sequence[Message | Mapping[str, object]]) -> None:
         """Replace everything by these messages (as `to_openai` gives them).
 
         A leading system message becomes the system prompt. RequestError says what cannot be used;
@@ -399,7 +399,7 @@ def _answered(question: ThreadTurn) -> list[tuple[ThreadTurn, ThreadTurn]]:
     return [(turn, turn.children[turn.active]) for turn in question.versions if turn.children]
 
 
-def _runnable(things: Sequence[Any]) -> tuple[Tool, ...]:
+def _runnable(things: Sequence[object]) -> tuple[Tool, ...]:
     tools = as_tools(things)
     for tool in tools:
         if tool.function is None:
@@ -409,5 +409,5 @@ def _runnable(things: Sequence[Any]) -> tuple[Tool, ...]:
     return tools
 
 
-def _with_tools(rules: Rules, things: Sequence[Any]) -> Rules:
+def _with_tools(rules: Rules, things: Sequence[object]) -> Rules:
     return replace(rules, tools=_runnable(things))

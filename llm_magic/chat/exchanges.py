@@ -67,7 +67,7 @@ def _without_call(group: list[Message]) -> list[Message] | None:
     return None
 
 
-def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def to_openai(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Messages as plain JSON in OpenAI's form; `events.as_messages` reads it back.
 
     Reasoning is `reasoning_content`, which other programs ignore.
@@ -78,7 +78,7 @@ def to_openai(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [_entry(message) for message in messages]
 
 
-def _entry(message: Message) -> dict[str, Any]:
+def _entry(message: Message) -> dict[str, object]:
     content: object = message.content
     if isinstance(content, tuple):
         content = [{"type": part.type, "text": part.text} for part in content]

@@ -11,7 +11,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 
 class Interrupts:
@@ -66,7 +65,7 @@ def immediate() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _handler() -> Any:
+def _handler() -> object:
     """The handler of SIGINT, as far as this thread may change it."""
     if threading.current_thread() is not threading.main_thread():
         return None

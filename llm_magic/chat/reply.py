@@ -270,7 +270,7 @@ class Reply:
         """One row per token: a pandas DataFrame, or a list of dicts where pandas is missing."""
         return _views().to_frame(self)
 
-    def branch(self, i: int, alternative: str | int | None = None, **options: Any) -> "Reply":
+    def branch(self, i: int, alternative: str | int | None = None, **options: object) -> "Reply":
         """Continue from another token at position `i`; the result has it in `branches`.
 
         The model must be loaded. The tokens before `i` come from its KV cache.
@@ -318,7 +318,7 @@ class Reply:
         """
         return _views().causes(self, of, parts, **options)
 
-    def explore(self, **options: Any) -> LiveView["Reply"]:
+    def explore(self, **options: object) -> LiveView["Reply"]:
         """The interactive view: hover, move with the keyboard, branch.
 
         Args:

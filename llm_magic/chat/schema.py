@@ -22,7 +22,7 @@ from ..errors import SchemaError
 from ..utf8 import whole
 from .json_values import to_json
 
-Hint = Any  # a type hint: what may stand behind the colon of an argument
+Hint = object  # a type hint: what may stand behind the colon of an argument
 Fields = dict[str, Any]  # a JSON schema, or a part of one
 
 BASIC: dict[Hint, Fields] = {
@@ -164,7 +164,7 @@ def draft_of(schema: object) -> Any:
     raise SchemaError(f"not a JSON schema: {errors[0].message} at {path}", path)
 
 
-def _drafts() -> list[Hint]:
+def _drafts() -> list[Any]:
     import jsonschema
 
     return [
@@ -266,7 +266,7 @@ class _Builder:
                 return dict(BASIC[base])
         raise _unknown(hint)
 
-    def _record(self, hint: Hint) -> Fields:
+    def _record(self, hint: type) -> Fields:
         """A dataclass, TypedDict or NamedTuple as an object."""
         reference = {"$ref": f"#/$defs/{hint.__name__}"}
         if hint in self._open:
@@ -292,7 +292,7 @@ class _Builder:
         out = {**out, "description": str(words)} if words else out
         return {**out, **default_of(field.default)}
 
-    def _model(self, model: Hint) -> Fields:
+    def _model(self, model: Any) -> Fields:
         """A pydantic model; its definitions move up to ours."""
         try:
             out = cast("Fields", model.model_json_schema())
@@ -329,7 +329,7 @@ def _is_json(value: object) -> bool:
     return False
 
 
-def _without_unique(schema: Any) -> Any:
+def _without_unique(schema: object) -> object:
     """A model's schema without uniqueItems, which pydantic writes for sets, as ours has none."""
     match schema:
         case dict():
@@ -366,7 +366,8 @@ def _unknown(hint: Hint) -> SchemaError:
     )
 
 
-def field_types(hint: Hint) -> Fields:
+def field_types(hint: type) -> Fields:
+    """The types of a dataclass, TypedDict or NamedTuple by field."""
     try:
         found = typing.get_type_hints(hint, include_extras=True)
     except NameError as e:
@@ -376,7 +377,7 @@ def field_types(hint: Hint) -> Fields:
     return found
 
 
-def _required(hint: Hint) -> frozenset[str]:
+def _required(hint: Any) -> frozenset[str]:
     if dataclasses.is_dataclass(hint):
         missing = dataclasses.MISSING
         fields = dataclasses.fields(hint)

@@ -7,7 +7,7 @@ router, and keeps the reply so far in a fold. `Continued` is a source that begin
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import NoReturn, Protocol, runtime_checkable
 
 from ..errors import EngineError, Interrupted, LLMError, named
 from ..events import (
@@ -119,7 +119,7 @@ class TokenStream:
         fold: Fold,
         first: Sequence[Event] = (),
         suffix: str = "",
-        parse: Callable[[str], Any] | None = None,
+        parse: Callable[[str], object] | None = None,
         load: float = 0.0,
     ) -> None:
         self._source = source
@@ -212,7 +212,7 @@ class TokenStream:
         error.partial = self._fold.reply()
         raise error
 
-    def _read_value(self, parse: Callable[[str], Any]) -> None:
+    def _read_value(self, parse: Callable[[str], object]) -> None:
         texts = [e.text for e in self._out if isinstance(e, Delta) and e.kind == "answer"]
         try:
             self._fold.parsed = parse(self._fold.text.removeprefix(self._echo) + "".join(texts))

@@ -67,7 +67,7 @@ def loads_as(constraint: Constraint, text: str) -> object:
         raise SchemaError(f"the answer fits the schema, but {name} refuses it: {e}") from e
 
 
-def from_json(hint: Hint, value: Any) -> Any:
+def from_json(hint: Hint, value: Any) -> object:
     """A JSON value, valid under `type_schema(hint)`, as a value of that type.
 
     Objects become dataclasses, NamedTuples or pydantic models, texts enums, dates or UUIDs, arrays
@@ -78,7 +78,7 @@ def from_json(hint: Hint, value: Any) -> Any:
     if isinstance(hint, typing.NewType):
         return from_json(hint.__supertype__, value)
     if is_alias(hint):
-        return from_json(hint.__value__, value)
+        return from_json(cast(Any, hint).__value__, value)
     if callable(validate := getattr(hint, "model_validate", None)):
         return validate(value)
     origin: Hint = typing.get_origin(hint)
@@ -90,14 +90,14 @@ def from_json(hint: Hint, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return hint(value)
     if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint) or is_named_tuple(hint):
-        hints = field_types(hint)
+        hints = field_types(cast(type, hint))
         values = {name: from_json(hints[name], v) for name, v in value.items()}
         return cast("Callable[..., Any]", hint)(**values)
     own = isinstance(hint, type) and hint not in BASIC and issubclass(hint, str | int | float)
     return cast("Callable[[Any], Any]", hint)(value) if own else value
 
 
-def _generic_from_json(origin: Hint, arguments: tuple[Hint, ...], value: Any) -> Any:
+def _generic_from_json(origin: Hint, arguments: tuple[Hint, ...], value: Any) -> object:
     if origin in (typing.Annotated, typing.Required, typing.NotRequired, typing.Final):
         return from_json(arguments[0], value)
     if origin is typing.Literal:

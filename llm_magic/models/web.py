@@ -272,7 +272,7 @@ class _Watched:
     raise, which ends the download; what is unfinished keeps the hub's `.incomplete` name.
     """
 
-    def __init__(self, download: Any, bar: Any, repo: str, wanted: list[str]) -> None:
+    def __init__(self, download: Any, bar: object, repo: str, wanted: list[str]) -> None:
         self.download, self.bar, self.repo, self.wanted = download, bar, repo, wanted
         self.bars: list[Any] = []
         self.stopped = False
@@ -303,7 +303,7 @@ class _Watched:
         except Exception as e:
             self.error = e
 
-    def _counter(self, base: Any) -> Any:
+    def _counter(self, base: Any) -> object:
         """A progress bar class for the hub that counts bytes."""
         watched = self
 

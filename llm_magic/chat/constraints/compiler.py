@@ -68,7 +68,7 @@ class Constrainer:
         self._openers: dict[tuple[str, ReasoningTags | None], Openers] = {}
 
     @property
-    def table(self) -> Any:
+    def table(self) -> object:
         with self._lock:
             if self._table is None:
                 ends = sorted(self.vocabulary.end_ids)

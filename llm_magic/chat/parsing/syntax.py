@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llm_magic.events import ToolCall, ToolSpec
 
@@ -232,7 +231,7 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-def call_arguments(call: ToolCall) -> Any:
+def call_arguments(call: ToolCall) -> object:
     """The value of a call's raw arguments. ValueError when they are not JSON."""
     return loads(call.arguments)
 

@@ -37,7 +37,7 @@ class Support:
 
 def message_entries(
     messages: Sequence[Message], support: Support, wrapped: bool = False
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Messages as the dictionaries that templates read.
 
     Args:
@@ -78,7 +78,7 @@ def append_text(entry: dict[str, Any], text: str) -> None:
         entry["content"][-1]["text"] += text
 
 
-def _call_entry(call: ToolCall, support: Support, wrapped: bool) -> dict[str, Any]:
+def _call_entry(call: ToolCall, support: Support, wrapped: bool) -> dict[str, object]:
     arguments = _arguments(call.arguments, wrapped)
     if support.text_arguments and not isinstance(arguments, str):
         arguments = call.arguments if is_object(call.arguments) else dumps(arguments)
@@ -115,7 +115,7 @@ def _id(id: str, support: Support) -> str:
     return re.sub(r"[^0-9A-Za-z]", "", id)[-9:].rjust(9, "0") if support.short_ids else id
 
 
-def tool_entry(tool: ToolSpec) -> dict[str, Any]:
+def tool_entry(tool: ToolSpec) -> dict[str, object]:
     function = {
         "name": tool.name,
         "description": tool.description,
@@ -124,7 +124,7 @@ def tool_entry(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Dictionaries and lists instead of other mappings and sequences, for tojson."""
     match value:
         case Mapping():

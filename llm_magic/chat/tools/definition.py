@@ -59,7 +59,7 @@ class Tool:
         function = bind(instance, owner) if bind is not None else self.function
         return replace(self, function=function, method=False)
 
-    def __call__(self, /, *arguments: object, **named: object) -> Any:
+    def __call__(self, /, *arguments: object, **named: object) -> object:
         if self.function is None:
             raise ToolError(f"{self.name} is only described; there is no function to call")
         return self.function(*arguments, **named)
@@ -77,7 +77,7 @@ class Tool:
             ".".join(map(str, ["arguments", *e.absolute_path])) + f": {e.message}" for e in errors
         ]
 
-    def run(self, arguments: Mapping[str, Any]) -> Any:
+    def run(self, arguments: Mapping[str, object]) -> object:
         """Call the function with valid arguments, converted to the types that it declares."""
         rest = Any if self.rest is None else self.rest
         values = {k: from_json(self.hints.get(k, rest), v) for k, v in arguments.items()}
@@ -292,7 +292,7 @@ def _parameters(function: Callable[..., object], name: str) -> list[inspect.Para
 
 def _hints(
     function: Callable[..., object], parameters: list[inspect.Parameter], name: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The type of each parameter; Any where none is declared. The return type is never looked at.
 
     A default of None allows null, also where the declared type does not say so.
@@ -309,7 +309,7 @@ def _hints(
 
 def _declared(
     function: Callable[..., object], parameters: list[inspect.Parameter], name: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     target: Any = function if inspect.isroutine(function) else type(function).__call__
     if isinstance(function, type):
         target = function

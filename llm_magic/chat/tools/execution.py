@@ -386,7 +386,7 @@ class _Split:
     def _target(self) -> Any:
         return self.sinks.get(threading.get_ident(), self.real)
 
-    def write(self, text: str) -> Any:
+    def write(self, text: str) -> object:
         return self._target().write(text)
 
     def writelines(self, lines: object) -> None:
@@ -395,7 +395,7 @@ class _Split:
     def flush(self) -> None:
         self._target().flush()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.real, name)
 
 

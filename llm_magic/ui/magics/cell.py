@@ -126,7 +126,7 @@ class LLMMagics(Magics):  # type: ignore[misc]
 
     @no_var_expand
     @line_magic("llm")
-    def line(self, line: str) -> Any:
+    def line(self, line: str) -> object:
         return run_command(self.notebook, line)
 
     # What `%%llm?` and `%llm?` show.

@@ -65,7 +65,7 @@ def request_options(nb: Notebook, args: argparse.Namespace) -> dict[str, Any]:
     return {k: v for k, v in own.items() if v is not None} | options.values(typed)
 
 
-def look_of(nb: Notebook, args: argparse.Namespace, options: dict[str, Any]) -> mime.Look:
+def look_of(nb: Notebook, args: argparse.Namespace, options: dict[str, object]) -> mime.Look:
     """How the reply is shown. options: those of the request."""
     # Only prose is Markdown: what is continued, scored or constrained is shown as it is.
     plain = args.complete or args.score

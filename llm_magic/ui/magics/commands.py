@@ -108,7 +108,7 @@ def state(nb: Notebook, rest: str) -> None:
     nb.show(status.table(hub.loaded(), nb.name_of(None)))
 
 
-def chat(nb: Notebook, rest: str) -> Any:
+def chat(nb: Notebook, rest: str) -> object:
     """A chat beside the cells, on the same engine."""
     from ..widgets.chat.widget import Chat
 
@@ -120,21 +120,21 @@ def chat(nb: Notebook, rest: str) -> Any:
     return Chat(llm, system=system, tools=tools, name=args.chat, **bound)
 
 
-def bench(nb: Notebook, rest: str) -> Any:
+def bench(nb: Notebook, rest: str) -> object:
     """Measure speed and memory."""
     from . import bench_command  # it brings the whole benchmark
 
     return bench_command.command(nb, rest)
 
 
-def compare_models(nb: Notebook, rest: str) -> Any:
+def compare_models(nb: Notebook, rest: str) -> object:
     """How far a quantisation parts from another one on a text."""
     from . import compare_models_command
 
     return compare_models_command.command(nb, rest)
 
 
-def verify(nb: Notebook, rest: str) -> Any:
+def verify(nb: Notebook, rest: str) -> object:
     """Generate every reply of a saved notebook again."""
     from . import verify_command
 
@@ -147,7 +147,7 @@ def _bench_options() -> str:
     return bench_command.options_help()
 
 
-def stats(nb: Notebook, rest: str) -> Any:
+def stats(nb: Notebook, rest: str) -> object:
     """The ledger of this notebook, as a table or as a plot."""
     parser = command_parser(nb, "stats")
     parser.add_argument("--plot", action="store_true")
@@ -462,7 +462,7 @@ COMMANDS = {
 HELP = ("-h", "--help")
 
 
-def run_command(nb: Notebook, line: str) -> Any:
+def run_command(nb: Notebook, line: str) -> object:
     """Run the line of a `%llm` magic as typed; without a command it shows what is loaded.
 
     Raises:

@@ -149,7 +149,7 @@ class _UnloadedModel:
         return hub.load(self.model).stream(prompt, **options)
 
 
-def _bind(nb: Notebook, name: str, thing: Any) -> None:
+def _bind(nb: Notebook, name: str, thing: object) -> None:
     if not command_line.is_name(name):
         raise UsageError(f"--out {name}: not a Python name")
     nb.shell.user_ns[name] = thing

@@ -98,7 +98,7 @@ class Extension:
             f"get_ipython().run_line_magic({self.magics.magic_name!r}, {'ask ' + found[1]!r})\n"
         ]
 
-    def _complete(self, context: Any) -> dict[str, Any]:
+    def _complete(self, context: Any) -> dict[str, object]:
         """Words for a line of ours, each with its help; on these lines nobody else offers any."""
         from IPython.core.completer import SimpleCompletion
 
@@ -122,7 +122,7 @@ class Extension:
         return {"completions": words, "suppress": True, "ordered": True}
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: object) -> None:
     """Register the magics. Loading twice is the same as reloading."""
     unload_ipython_extension(shell)
     Extension(shell).install()

@@ -97,7 +97,7 @@ def offered(names: Names) -> Iterator[tuple[str, Tool | LLMError]]:
 # ----------------------------------------------------------------------------- constraints
 
 
-def constraint(names: Names, args: argparse.Namespace) -> dict[str, Any]:
+def constraint(names: Names, args: argparse.Namespace) -> dict[str, object]:
     """The constraint of a cell as a keyword option of `LLM.stream`; {} where there is none."""
     used = [name for name in kinds.names() if getattr(args, name, None) is not None]
     if len(used) > 1:
@@ -117,7 +117,7 @@ def constraint(names: Names, args: argparse.Namespace) -> dict[str, Any]:
             return {name: text}
 
 
-def _schema(names: Names, text: str) -> Any:
+def _schema(names: Names, text: str) -> object:
     """A dict or a type: a name, or what a type hint may be (`list[City]`, `int | None`)."""
     try:
         tree = ast.parse(text.strip(), mode="eval")

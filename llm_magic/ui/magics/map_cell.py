@@ -5,7 +5,6 @@ The frame is shown, and bound to the name of `--out` and to `_llm_table`.
 
 import argparse
 import difflib
-from typing import Any
 
 from IPython.core.error import UsageError
 
@@ -62,13 +61,13 @@ def run(nb: Notebook, args: argparse.Namespace, text: str) -> None:
         nb.shell.display_pub.publish(data, metadata)
 
 
-def _bind(nb: Notebook, args: argparse.Namespace, frame: Any) -> None:
+def _bind(nb: Notebook, args: argparse.Namespace, frame: object) -> None:
     nb.shell.user_ns[KEPT] = frame
     if args.out is not None:
         nb.shell.user_ns[args.out] = frame
 
 
-def _table(names: lookup.Names, name: str) -> Any:
+def _table(names: lookup.Names, name: str) -> object:
     head = name.partition(".")[0]
     if head not in names:
         near = difflib.get_close_matches(head, scope.own(names, {}), 3, 0.6)

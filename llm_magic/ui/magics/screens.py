@@ -188,7 +188,7 @@ class CellScreen:
         if self.kept.data:
             self._send({"text/plain": note, "text/html": html.wrap(html.note(html.text(note)))})
 
-    def _send(self, data: dict[str, Any], record: dict[str, Any] | None = None) -> None:
+    def _send(self, data: dict[str, object], record: dict[str, object] | None = None) -> None:
         kept, update = self.kept, bool(self.kept.data)
         kept.change(data, record)
         self._publish(kept.data, kept.metadata, transient={"display_id": kept.id}, update=update)
@@ -347,7 +347,7 @@ def _updates_arrive(shell: Any) -> bool:
     return not any(isinstance(w, module.Output) and w.msg_id == running for w in widgets)
 
 
-def is_terminal(shell: Any) -> bool:
+def is_terminal(shell: object) -> bool:
     """Whether the shell is a terminal, without rich output."""
     # Only a process that runs one has imported it; importing it here would be slow in a kernel.
     module = sys.modules.get("IPython.terminal.interactiveshell")

@@ -52,7 +52,7 @@ _BARE_VALUE = re.compile(r"[^{}\[\],<\n]+")
 _AFTER_TEXT = followed_by(",", "}", "]", ":")
 
 
-def _gemma_value(tape: Tape, quote: str, depth: int, schema: object) -> Wait[Any]:
+def _gemma_value(tape: Tape, quote: str, depth: int, schema: object) -> Wait[object]:
     yield from blank(tape)
     if (yield from literal(tape, quote)):
         return (yield from _gemma_text(tape, quote))
@@ -89,7 +89,7 @@ def _gemma_text(tape: Tape, quote: str) -> Wait[str]:
     return text
 
 
-def _part(schema: object, key: str | None) -> Any:
+def _part(schema: object, key: str | None) -> object:
     """The schema of a property, or of the items where there is no key; None if it does not say."""
     if not isinstance(schema, Mapping):
         return None
