@@ -56,6 +56,17 @@ LEVELS = {
         {"exchanges", "turn", "thread"},
         {"conversation"},
     ),
+    "providers.http": (
+        {"addresses", "alarms", "items", "dialects", "logprobs", "failures", "sse", "alternation"},
+        {"lanes", "calls", "chunks", "wire"},
+        {"exchange", "limits", "fleet"},
+        {"sender", "scores"},
+        {"discover"},
+        {"stream", "text", "prompts"},
+        {"vectors"},
+        {"remote"},
+        {"connect"},
+    ),
     "ui": (
         {"views", "options"},
         {"widgets"},
