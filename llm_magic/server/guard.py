@@ -62,7 +62,7 @@ class Guard:
         shared: dict[str, str] = {}
         try:
             own = self._host(headers)
-            if origin is not None and origin in self._access.origins:
+            if origin is not None and origin.lower() in self._access.origins:
                 shared = _cors(origin)
             else:
                 _same_site(headers, own)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable
 from typing import Literal
+from urllib.parse import urlsplit
 
 import h11
 import uvicorn
@@ -184,7 +185,7 @@ def serve(
             token=_token(token, local),
             local=local,
             hosts=frozenset(name.lower() for name in _names("hosts", hosts)) | {host.lower()},
-            origins=frozenset(_names("origins", origins)),
+            origins=frozenset(map(_origin, _names("origins", origins))),
         )
         places = _places(llm) if parallel is None else count("parallel", parallel, 1)
         server = Server(llm, sock, access, places, _seconds(seconds))
@@ -239,6 +240,18 @@ def _listen(host: str, port: int) -> socket.socket:
             "any that is free"
         ) from None
     return sock
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers send it: lower case, without the port that its scheme implies."""
+    parts = urlsplit(text.rstrip("/").lower())
+    if not parts.scheme or not parts.netloc or parts.path or parts.query or parts.fragment:
+        raise RequestError(
+            f"the origin {shown(text)} is not one of a web page; write scheme, host and port, such "
+            "as http://localhost:8888"
+        )
+    implied = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    return f"{parts.scheme}://{parts.netloc.removesuffix(implied) if implied else parts.netloc}"
 
 
 def _token(token: object, local: bool) -> str:
