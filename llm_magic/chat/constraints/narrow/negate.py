@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from llm_magic.json_types import json_type
 
@@ -45,7 +46,7 @@ _MEANT = frozenset(
 )
 
 
-def _not_type(value: Keyword, schema: Subschema, look: Look, depth: int) -> Subschema:
+def _not_type(value: str | Sequence[str], schema: Subschema, look: Look, depth: int) -> Subschema:
     kinds = {value} if isinstance(value, str) else set(value)
     if "number" in kinds:
         kinds.add("integer")
@@ -63,7 +64,7 @@ def _not_enum(values: Sequence[Keyword], schema: Subschema, look: Look, depth: i
         left = [b for b in (True, False) if b not in values]
         return {"enum": left} if left else {"type": ["null", "string"]}
     if kinds <= {"integer", "number"}:
-        return {"type": "number", "exclusiveMinimum": max(values)}
+        return {"type": "number", "exclusiveMinimum": max(cast("Sequence[float]", values))}
     others = [t for t in ("null", "boolean", "string") if t not in kinds]
     return {"type": others} if others else None
 
@@ -96,7 +97,7 @@ def _not_any(parts: Sequence[Subschema], schema: Subschema, look: Look, depth: i
 
 
 def _limit(keyword: str, kind: str, step: int) -> Callable[..., Subschema]:
-    def opposite(value: Keyword, schema: Subschema, look: Look, depth: int) -> Subschema:
+    def opposite(value: float, schema: Subschema, look: Look, depth: int) -> Subschema:
         limit = value + step
         return {"type": kind, keyword: limit} if kind == "number" or limit >= 0 else None
 
