@@ -6,12 +6,13 @@ what it must be. Nothing here needs a model.
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict, cast
 
 from .chat.constraints import kinds
 from .chat.tools.definition import as_tools
 from .errors import LLMError, RequestError, named
-from .events import Message, Sampling, Token, ToolSpec, as_messages
+from .events import Choices, Message, Sampling, Token, ToolSpec, as_messages
 from .provider import Prompt, RenderedPrompt, Request
 from .sampling import FIELDS, read, scalar
 from .taps import Key, Taps, as_edits
@@ -92,6 +93,9 @@ def build_request(prompt: Prompt, default: Sampling, options: Mapping[str, objec
         given = present["taps"]
         own["taps"] = given if isinstance(given, Taps) else Taps(cast("Key", given))
     constraint = kinds.constraint_of(present)
+    if isinstance(constraint, Choices) and "temperature" not in present:
+        # The most likely choice; a temperature that is asked for draws from the probabilities.
+        sampling = replace(sampling, temperature=0.0)
     return Request(prompt, sampling=sampling.over(default), constraint=constraint, **own)
 
 

@@ -78,6 +78,13 @@ def test_scores_are_the_same_bits_alone_in_a_crowd_and_cached(toy):
     assert found == [alone] * 6
 
 
+def test_the_most_likely_choice_is_taken_where_no_temperature_is_asked_for(toy):  # F264
+    for seed in range(12):
+        reply = toy.chat("Say", choices=CHOICES, seed=seed)
+        assert reply.text == max(reply.choices, key=reply.choices.get)
+        assert reply.sampling.temperature == 0
+
+
 def test_a_temperature_draws_from_the_probabilities_by_the_seed(toy):
     replies = [toy.complete("Say", choices=CHOICES, temperature=1.0, seed=i) for i in range(60)]
     again = toy.complete("Say", choices=CHOICES, temperature=1.0, seed=7)

@@ -1,5 +1,6 @@
 """`%%llm` and `%llm` in an in-process shell: options, settings, registration, errors."""
 
+import json
 import os
 import re
 import subprocess
@@ -33,6 +34,7 @@ from llm_magic.providers.scripted import Scripted
 from llm_magic.ui.magics import command_line, extension
 from llm_magic.ui.magics.cell_options import PARSER
 from llm_magic.ui.reply_methods import VENDOR
+from llm_magic.ui.widgets.shared import jupyter
 
 
 def settings(shell: InteractiveShell) -> Any:
@@ -286,6 +288,18 @@ def test_ask_takes_options_before_the_text(shell: InteractiveShell, script: Scri
     assert ask("-n=5 x")[1] == "x"
     assert ask("-- -n is an option") == ("", "-n is an option")
     assert ask("plain") == ("", "plain")
+
+
+def test_a_reply_and_its_live_view_are_shown_as_the_notebook_has_it(
+    shell: InteractiveShell, script: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What views and widgets ask of the loaded extension is there."""
+    monkeypatch.setattr(jupyter, "get_ipython", lambda: shell)
+    settings(shell).save_prompt = False
+    reply = LLM(script).complete("a secret", logprobs=2)
+    assert "a secret" not in json.dumps(reply._repr_mimebundle_()[0])
+    assert "a secret" not in json.dumps(reply.explore()._repr_mimebundle_(), default=str)
+    assert settings(shell).ledger is not None
 
 
 def test_status_models_and_overview(shell: InteractiveShell, script: Scripted) -> None:

@@ -75,6 +75,10 @@ class LLMMagics(Magics):  # type: ignore[misc]
         """The ledger of the notebook."""
         return self.notebook.ledger
 
+    def look(self) -> mime.Look:
+        """How replies are shown in this notebook."""
+        return self.notebook.look()
+
     @traitlets.default("docs_mode")
     def _default_docs_mode(self) -> bool:
         return mime.docs_wanted()
