@@ -14,7 +14,7 @@ let running = null;
 /** @param {string} id */
 const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const field = /** @type {HTMLTextAreaElement} */ (element("text"));
-const stop = /** @type {HTMLButtonElement} */ (element("stop"));
+const stopButton = /** @type {HTMLButtonElement} */ (element("stop"));
 const send = /** @type {HTMLButtonElement} */ (element("send"));
 
 /** @returns {Record<string, string>} */
@@ -66,7 +66,7 @@ async function ask(text) {
   const control = new AbortController();
   running = control;
   send.disabled = true;
-  stop.disabled = false;
+  stopButton.disabled = false;
   element("note").textContent = "";
   try {
     const body = JSON.stringify({ messages: turns, stream: true, temperature: 0.7 });
@@ -93,7 +93,7 @@ async function ask(text) {
     else turns.pop(); // nothing was said: the next message is the first one again
     if (running === control) running = null;
     send.disabled = false;
-    stop.disabled = true;
+    stopButton.disabled = true;
     field.focus();
   }
 }
@@ -115,7 +115,7 @@ field.addEventListener("keydown", (event) => {
   event.preventDefault();
   send.click();
 });
-stop.addEventListener("click", () => running?.abort());
+stopButton.addEventListener("click", () => running?.abort());
 element("clear").addEventListener("click", () => {
   running?.abort();
   turns = [];
