@@ -92,7 +92,9 @@ def record_out(
         "sha256": digest,
         "variant": origin.variant,
         "exact": origin.exact,
-        "asked": origin.asked,
+        # As one text: the writers of notebooks sort the keys of objects, and the order of the
+        # properties of a schema is that of the answer.
+        "asked": json.dumps(origin.asked, ensure_ascii=False),
         "sampling": sampling,
         "prompt": _ids_out(reply.prompt_ids),
         "ids": _ids_out([t.id for t in reply.tokens if t.id is not None]),
@@ -202,7 +204,7 @@ def record_in(value: object) -> Record:
         sha256=saved.text_in(data.get("sha256"), "sha256"),
         variant=saved.text_in(data.get("variant"), "variant"),
         exact=saved.checked(data.get("exact"), bool, "exact"),
-        asked=saved.object_in(data.get("asked"), "asked"),
+        asked=saved.object_in(_json_in(data.get("asked")), "asked"),
         sampling=saved.object_in(data.get("sampling"), "sampling"),
         prompt=_ids_in(data.get("prompt"), "prompt"),
         ids=ids,
@@ -211,6 +213,13 @@ def record_in(value: object) -> Record:
         choices=saved.choices_in(data.get("choices")),
         branches=tuple((saved.whole_in(at, "a place"), record_in(b)) for at, b in branches),
     )
+
+
+def _json_in(value: object) -> object:
+    try:
+        return json.loads(saved.text_in(value, "asked"))
+    except (ValueError, RecursionError):
+        raise saved.fail("what was asked is no JSON") from None
 
 
 def _ids_in(value: object, what: str) -> tuple[int, ...]:

@@ -47,3 +47,12 @@ def test_true_outputs_pass_and_a_corrupted_one_fails(short):
     bad = _nbval(write())
     assert bad.returncode == 1, bad.stdout
     assert "Rome" in bad.stdout
+
+
+@pytest.mark.model
+def test_the_replies_of_the_committed_notebooks_are_what_the_model_says():
+    books = [p for p in sorted(QUICKSTART.parent.glob("*.ipynb")) if '"llm_magic_record": {' in p.read_text()]
+    assert QUICKSTART in books
+    command = [sys.executable, "-m", "llm_magic", "verify", *map(str, books)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -82,6 +82,16 @@ def test_a_record_keeps_every_bit(origin: Origin) -> None:
     assert not record.unchecked
 
 
+def test_a_record_keeps_the_order_of_a_schema_where_writers_of_notebooks_sort_keys(
+    origin: Origin,
+) -> None:
+    schema = {"properties": {"title": {}, "author": {}}}
+    made = replace(origin, asked={"constraint": {"schema": schema}})
+    text = json.dumps(sealed([out(reply_of(made))]), sort_keys=True)
+    (data,) = unsealed(json.loads(text))["replies"]
+    assert list(record_in(data).asked["constraint"]["schema"]["properties"]) == ["title", "author"]
+
+
 def test_a_record_weighs_little_and_holds_no_path(origin: Origin, tmp_path: Path) -> None:
     run = tuple(Token(49_000 + i, b"x", -1 / (i + 3), 1) for i in range(500))
     text = json.dumps(records.metadata(reply_of(origin, tokens=run), mime.Look(), {}))
@@ -155,7 +165,8 @@ def test_a_page_that_saves_a_notebook_may_write_whole_numbers_its_way(origin: Or
     "change",
     [
         {"ids": "5 x"}, {"ids": 5}, {"logprobs": "-0.1"}, {"logprobs": "nan -"},
-        {"sha256": None}, {"exact": 1}, {"asked": []}, {"finish": 3}, {"branches": [1]},
+        {"sha256": None}, {"exact": 1}, {"asked": "[]"}, {"asked": "{"}, {"asked": {}},
+        {"finish": 3}, {"branches": [1]},
         {"choices": {"a": 2.0}},
     ],
 )  # fmt: skip
