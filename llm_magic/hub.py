@@ -53,6 +53,7 @@ class Hub:
     def load(
         self,
         name: "str | Sequence[str] | None" = None,
+        /,
         *,
         ctx: int | None = None,
         slots: int | None = None,

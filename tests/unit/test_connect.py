@@ -238,6 +238,8 @@ def test_addresses_are_models_everywhere(shell: InteractiveShell, box: Wire) -> 
     assert isinstance(llm, LLM)
     assert llm_magic.load([box.url]) is llm
     assert llm_magic.load(f"http://127.0.0.1:{box.port}") is llm  # "/v1" is meant
+    named = llm_magic.load(box.url, name="crate")
+    assert (named.model, hub.get("crate"), hub.unload("crate")) == ("crate", named, ["crate"])
     (*_, data) = cell(shell, f"-m {box.url}", "Sky?")
     assert "blue" in text_of(data)
     assert hub.load(llm.model) is llm

@@ -26,7 +26,7 @@ def connect(nb: Notebook, rest: str) -> None:
     parser.add_argument("--log")
     for name in _LIMITS:
         parser.add_argument(f"--{name}-timeout", type=float, metavar="S")
-    args = parse(nb, parser, rest)
+    args = parse(nb, parser, nb.fill(rest, "the line"))
     screen = screens.screen(nb.shell, nb.look(), args.name or "the server")
     screen.event(Progress("connect", 0, 0))
     started = time.monotonic()
