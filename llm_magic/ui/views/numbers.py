@@ -183,7 +183,7 @@ def plot_reliability(
             [(b.low + b.high) / 2 for b in bins], [b.accuracy for b in bins], width * 0.9,
             color=plots.QUIET, alpha=0.6, label="accuracy",
         )  # fmt: skip
-        target.bar_label(bars, [str(b.n) for b in bins], padding=2, fontsize=8)
+        target.bar_label(bars, [str(b.n) for b in bins], label_type="center", fontsize=8)
         target.plot(
             [b.confidence for b in bins], [b.accuracy for b in bins],
             color=plots.STRONG, marker="o", linewidth=1.6, label="mean of a bin",
@@ -235,7 +235,8 @@ def uncertainty_view(found: Uncertainty) -> Fragment:
         lines.append((name, share, bar))
         members = [found.replies[i].text.strip() for i in meaning.members]
         body = "".join(html.verbatim(text) for text in members)
-        folds.append(html.fold(f"{len(members)} answers: {html.text(name)}", body))
+        count = f"{len(members)} answer{'s' * (len(members) != 1)}"
+        folds.append(html.fold(f"{count}: {html.text(name)}", body))
     n, m = len(found.replies), len(found.meanings)
     note = f"entropy {found.entropy:.2f} nats over {m} meanings of {n} answers"
     page = html.table(("meaning", "share", ""), rows, numbers=(1,)) + "".join(folds)
