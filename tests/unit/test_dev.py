@@ -49,7 +49,7 @@ def installs(calls: list[str]) -> list[str]:
 def test_second_run_installs_nothing(checkout):
     _, first, _ = dev(checkout, "test", "tests/unit")
     code, second, _ = dev(checkout, "test", "tests/unit")
-    assert len(installs(first)) == 2
+    assert len(installs(first)) == 3  # the package, then the extras that may fail
     assert (code, second) == (0, ["-m pytest tests/unit"])
 
 
