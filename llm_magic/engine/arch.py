@@ -569,6 +569,8 @@ def _experts(part: Experts, keys: _Keys, found: frozenset[str]) -> Experts:
         name = keys.name("expert_gating_func")
         raise UnsupportedModelError(f"{name} {quoted(gating)} is not supported; supported: 1, 2, 3")
     normalized = keys.metadata.get(keys.name("expert_weights_norm"), part.normalized)
+    if not isinstance(normalized, bool):
+        raise GGUFError(f"{keys.name('expert_weights_norm')} must be true or false")
     return replace(
         part,
         count=count,
@@ -576,7 +578,7 @@ def _experts(part: Experts, keys: _Keys, found: frozenset[str]) -> Experts:
         width=width,
         shared=shared,
         gating=part.gating if gating is None else _GATINGS[gating],
-        normalized=bool(normalized),
+        normalized=normalized,
         scale=keys.optional("expert_weights_scale") or 1.0,
     )
 
@@ -633,11 +635,16 @@ def _rope(keys: _Keys, pairs: Pairs, head_dim: int, shapes: Shapes) -> Rope:
 
 
 def _yarn(keys: _Keys) -> Yarn:
+    def bounded(key: str, default: float | None = None) -> float:
+        if not 1e-6 <= (value := keys.real(key, default)) <= 1e6:
+            raise GGUFError(f"{keys.name(key)} must be between 1e-6 and 1e6, not {value}")
+        return value
+
     return Yarn(
-        keys.real("rope.scaling.factor"),
+        bounded("rope.scaling.factor"),
         keys.count("rope.scaling.original_context_length", keys.count("context_length")),
-        keys.real("rope.scaling.yarn_beta_fast", 32.0),
-        keys.real("rope.scaling.yarn_beta_slow", 1.0),
+        bounded("rope.scaling.yarn_beta_fast", 32.0),
+        bounded("rope.scaling.yarn_beta_slow", 1.0),
     )
 
 

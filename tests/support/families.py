@@ -313,14 +313,19 @@ def _encoded(case: Case, name: str, array: np.ndarray) -> tuple[str, np.ndarray]
 
 
 def _made(case: Case) -> dict[str, np.ndarray]:
+    made = {name: _random(name, shape) for name, shape in tensors(case).items()}
+    return made | {name: np.asarray(value) for name, value in case.values.items()}
+
+
+def tensors(case: Case) -> Shapes:
+    """Row-major shape of every tensor of the file, by its name."""
     shapes: Shapes = {"token_embd.weight": (VOCAB, DIM), "output_norm.weight": (DIM,)}
     shapes |= {} if case.tied else {"output.weight": (VOCAB, DIM)}
     shapes |= case.other
     for i in range(case.layers):
         own = case.first if case.first and i == 0 else case.layer
         shapes |= {f"blk.{i}.{name}": shape for name, shape in own.items()}
-    made = {name: _random(name, shape) for name, shape in shapes.items()}
-    return made | {name: np.asarray(value) for name, value in case.values.items()}
+    return shapes | {name: np.shape(value) for name, value in case.values.items()}
 
 
 def _random(name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import families
+from support.families import CASES
 from support.toy import toy_gguf
 
 from llm_magic.engine.arch import ARCHITECTURES, read_config
@@ -392,6 +394,22 @@ JUNK = st.one_of(
     st.lists(st.integers(0, 255), max_size=3).map(np.array),
     st.lists(st.floats(), max_size=3).map(np.array),
 )
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(sorted(CASES)), st.data())
+def test_any_value_of_a_family_gives_a_config_or_an_error_of_ours(name, data):
+    case = CASES[name]
+    metadata = {f"{case.arch}.{key}": value for key, value in families.keys(case).items()}
+    metadata["general.architecture"] = case.arch
+    shapes = families.tensors(case)
+    assert read_config(metadata, shapes).tensors() == shapes
+    lies = data.draw(st.dictionaries(st.sampled_from(sorted(metadata)), JUNK, max_size=2))
+    try:
+        config = read_config(*changed((metadata, shapes), lies))
+    except ModelError:
+        return
+    assert config.at_context(16).tensors().keys() <= shapes.keys()
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
