@@ -70,6 +70,7 @@ def _layer(row: Architecture) -> str:
     said.append(f"{'gated ' if feed_forward.gated else ''}{feed_forward.activation}")
     said += ["experts"] if isinstance(feed_forward, Experts) else []
     said += ["sinks"] if attention.sinks else []
+    said += ["latent attention"] if attention.latent else []
     said += ["parallel parts"] if row.parallel else []
     said += ["learned positions"] if row.learned_positions else []
     return ", ".join(said)

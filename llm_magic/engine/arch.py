@@ -24,6 +24,7 @@ from .blocks import (
     Experts,
     FeedForward,
     Gating,
+    Latent,
     Layer,
     NormKind,
     Parts,
@@ -105,6 +106,7 @@ class Architecture:
         turns: (keys, n_layers, rope) -> rope and window of every layer.
         attention_scale: (n_layers, dim, n_heads, head_dim) -> what the key `attention.scale` is
             where the file lacks it.
+        scaled_by: keys -> what attention_scale is multiplied by.
         learned_positions: A table of positions is added to the embedding.
         divided_logits: The key `logit_scale` divides the logits; else it multiplies them.
         names: Role -> name in the file, where it is another than in `LAYER_WEIGHTS`.
@@ -123,6 +125,7 @@ class Architecture:
     attention_scale: Callable[[int, int, int, int], float] = field(
         default=lambda _n_layers, _dim, _n_heads, head_dim: 1.0 / math.sqrt(head_dim)
     )
+    scaled_by: "Callable[[_Keys], float] | None" = None
     learned_positions: bool = False
     divided_logits: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
@@ -247,6 +250,21 @@ def _gpt_oss_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
         rope = replace(rope, yarn=replace(rope.yarn, whole=False))
     window, flags = keys.count("attention.sliding_window"), _with_window(keys, n_layers, 2)
     return tuple((rope, window if flag else None) for flag in flags)
+
+
+def _deepseek2_turns(keys: _Keys, n_layers: int, rope: Rope) -> tuple[Turns, ...]:
+    """Where YaRN scales the scores, it leaves cosines and sines as they are."""
+    if rope.yarn and keys.optional("rope.scaling.yarn_log_multiplier") is not None:
+        rope = replace(rope, magnitude=1.0)
+    return ((rope, None),) * n_layers
+
+
+def _deepseek2_scale(keys: _Keys) -> float:
+    """(1 + 0.1 m ln factor)^2, as DeepSeek's code has it; files hold 0.1 m."""
+    by = keys.optional("rope.scaling.yarn_log_multiplier")
+    if by is None or keys.metadata.get(keys.name("rope.scaling.type")) != "yarn":
+        return 1.0
+    return (1.0 + by * max(0.0, math.log(_yarn(keys).factor))) ** 2
 
 
 # Declared out: models with a recurrent state, whole or in some layers (TG-81).
@@ -405,6 +423,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         turns=_gpt_oss_turns,
         names={"ffn_norm": LAYER_WEIGHTS["post_attention_norm"]},
     ),
+    "deepseek2": Architecture(
+        "DeepSeek-V2-Lite, DeepSeek-Coder-V2-Lite, Moonlight",
+        "adjacent",
+        (Attention(latent=Latent()), Experts()),
+        turns=_deepseek2_turns,
+        scaled_by=_deepseek2_scale,
+    ),
     "nemotron": Architecture(
         "Nemotron-4, Minitron",
         "halves",
@@ -443,7 +468,15 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
             f"{keys.name('attention.head_count')} ({n_heads}) is not a multiple of "
             f"{keys.name('attention.head_count_kv')} ({n_kv_heads})"
         )
-    head_dim = _head_dim(keys, dim, n_heads)
+    latent = row.parts[0].latent is not None
+    head_dim, value_dim = _head_dims(keys, dim, n_heads, latent)
+    if latent:
+        n_kv_heads = n_heads  # after the expansion; newer files say 1
+        if value_dim > head_dim or keys.optional("attention.q_lora_rank") is not None:
+            raise UnsupportedModelError(
+                "latent attention with queries of a low rank, or with values longer than keys, is "
+                "not supported"
+            )
     # Each layer has at least one tensor: a count beyond them is a lie that would cost memory.
     if n_layers > len(shapes):
         raise GGUFError(
@@ -468,6 +501,7 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
+        value_dim=value_dim,
         n_vocab=n_vocab,
         n_tokens=n_tokens,
         n_ctx_train=keys.count("context_length"),
@@ -477,8 +511,11 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
             for block, turn in zip(blocks, row.turns(keys, n_layers, rope), strict=True)
         ),
         norm_eps=keys.real(kind),
-        attention_scale=keys.optional("attention.scale")
-        or row.attention_scale(n_layers, dim, n_heads, head_dim),
+        attention_scale=(
+            keys.optional("attention.scale")
+            or row.attention_scale(n_layers, dim, n_heads, head_dim)
+        )
+        * (row.scaled_by(keys) if row.scaled_by else 1.0),
         output_norm=row.output_norm,
         embedding_scale=math.sqrt(dim)
         if row.scaled_embedding
@@ -538,6 +575,9 @@ def _block(
         return frozenset(role for group in groups for role in group)
 
     attention = replace(attention, biases=biases(attention))
+    if attention.latent:
+        latent = Latent(keys.count("attention.kv_lora_rank"), split=given("attn_k_b"))
+        attention = replace(attention, latent=latent)
     if attention.qk_norm and attention.qk_norm.optional and not given("attn_q_norm"):
         attention = replace(attention, qk_norm=None)
     found = biases(feed_forward)
@@ -557,6 +597,10 @@ def _experts(part: Experts, keys: _Keys, found: frozenset[str]) -> Experts:
         raise GGUFError(
             f"{keys.name('expert_used_count')} ({used}) is above "
             f"{keys.name('expert_count')} ({count})"
+        )
+    if (keys.optional("expert_group_count") or 1) > 1:
+        raise UnsupportedModelError(
+            f"experts in groups ({keys.name('expert_group_count')}) are not supported"
         )
     width, shared = keys.names_one_of("expert_feed_forward_length", "feed_forward_length"), 0
     if "ffn_shared_up" in found:
@@ -587,18 +631,24 @@ def _experts(part: Experts, keys: _Keys, found: frozenset[str]) -> Experts:
 _GATINGS: dict[object, Gating] = {1: "softmax", 2: "sigmoid", 3: "chosen"}
 
 
-def _head_dim(keys: _Keys, dim: int, n_heads: int) -> int:
+def _head_dims(keys: _Keys, dim: int, n_heads: int, latent: bool) -> tuple[int, int]:
+    """Entries of a head's keys and of its values."""
     if dim % n_heads and keys.name("attention.key_length") not in keys.metadata:
         raise GGUFError(
             f"{keys.name('embedding_length')} ({dim}) is not a multiple of "
             f"{keys.name('attention.head_count')} ({n_heads})"
         )
+    if latent:
+        # Newer files name what a cache of short vectors would hold, and these beside it.
+        ending = "_mla" if keys.name("attention.key_length_mla") in keys.metadata else ""
+        head_dim = keys.count(f"attention.key_length{ending}")
+        return head_dim, keys.count(f"attention.value_length{ending}")
     head_dim = keys.count("attention.key_length", dim // n_heads)
     if (value := keys.count("attention.value_length", head_dim)) != head_dim:
         raise UnsupportedModelError(
             f"values have {value} entries a head and keys {head_dim}: not supported"
         )
-    return head_dim
+    return head_dim, head_dim
 
 
 def _rope(keys: _Keys, pairs: Pairs, head_dim: int, shapes: Shapes) -> Rope:

@@ -29,6 +29,9 @@ What every Config computes (x: [rows, dim], float32):
                 sum of g_e * feed_forward_e(h) over them, g divided by its sum if `normalized`,
                 times `scale`; + sigmoid(h @ ffn_shared_router) * feed_forward_shared(h)
 
+With `latent` attention a = h @ attn_kv_a.T is a short vector and a piece of a key. A head's key is
+rope(the piece), then what attn_kv_b makes of norm(the short vector); so are values. The entries of
+a head that turn come first here; in the file they are its last.
 With sinks, softmax has one more entry for each head, whose value is zero.
 Biases are added where the file has them. Files of models whose norms multiply by 1 + weight hold
 the sum already.
@@ -63,6 +66,11 @@ LAYER_WEIGHTS = {
     "attn_q": "blk.{i}.attn_q.weight",
     "attn_k": "blk.{i}.attn_k.weight",
     "attn_v": "blk.{i}.attn_v.weight",
+    "attn_kv_a": "blk.{i}.attn_kv_a_mqa.weight",
+    "attn_kv_a_norm": "blk.{i}.attn_kv_a_norm.weight",
+    "attn_kv_b": "blk.{i}.attn_kv_b.weight",
+    "attn_k_b": "blk.{i}.attn_k_b.weight",
+    "attn_v_b": "blk.{i}.attn_v_b.weight",
     "attn_q_bias": "blk.{i}.attn_q.bias",
     "attn_k_bias": "blk.{i}.attn_k.bias",
     "attn_v_bias": "blk.{i}.attn_v.bias",
@@ -128,6 +136,19 @@ class QKNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Keys and values that are made of a short vector (DeepSeek-AI 2024).
+
+    Attributes:
+        rank: Entries of the short vector.
+        split: The file holds attn_k_b and attn_v_b, see latent.py; else attn_kv_b.
+    """
+
+    rank: int = 0
+    split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Attention over the cache.
 
@@ -140,6 +161,7 @@ class Attention:
     qk_norm: QKNorm | None = None
     post: NormKind | None = None
     sinks: bool = False
+    latent: Latent | None = None
     biases: frozenset[str] = frozenset()
 
     # Found by their names in the file; one of the queries alone is an error.
@@ -152,7 +174,12 @@ class Attention:
     @property
     def roles(self) -> frozenset[str]:
         """The weights that it needs."""
-        roles = {"attn_q", "attn_k", "attn_v", "attn_output", *self.biases}
+        roles = {"attn_q", "attn_output", *self.biases}
+        if self.latent:
+            roles |= {"attn_kv_a", "attn_kv_a_norm"}
+            roles |= {"attn_k_b", "attn_v_b"} if self.latent.split else {"attn_kv_b"}
+        else:
+            roles |= {"attn_k", "attn_v"}
         roles |= {"attn_norm"} if self.norm else set()
         roles |= {"attn_sinks"} if self.sinks else set()
         roles |= {"attn_q_norm", "attn_k_norm"} if self.qk_norm else set()
@@ -298,7 +325,8 @@ class Config:
     Attributes:
         dim: Width of the residual stream.
         n_kv_heads: Divides n_heads: query head h reads key head h // (n_heads // n_kv_heads).
-        head_dim: Of queries, keys and values alike.
+        head_dim: Entries of a head's queries and keys.
+        value_dim: Entries of a head's values; as many, but for latent attention.
         n_vocab: Rows of the embedding and of the output matrix.
         n_tokens: Entries of the tokenizer, <= n_vocab: ids from n_tokens on are padding rows.
         n_ctx_train: Tokens of context that the model was made for.
@@ -315,6 +343,7 @@ class Config:
     n_heads: int
     n_kv_heads: int
     head_dim: int
+    value_dim: int
     n_vocab: int
     n_tokens: int
     n_ctx_train: int
@@ -351,6 +380,11 @@ class Config:
     @property
     def q_dim(self) -> int:
         return self.n_heads * self.head_dim
+
+    @property
+    def o_dim(self) -> int:
+        """What attention gives, before its output matrix."""
+        return self.n_heads * self.value_dim
 
     @property
     def kv_dim(self) -> int:
@@ -410,7 +444,9 @@ class Config:
             case "attn_k_norm":
                 return self._qk_norm_shape(layer, self.n_kv_heads)
             case "attn_output":
-                return (dim, q)
+                return (dim, self.o_dim)
+            case "attn_kv_a" | "attn_kv_a_norm" | "attn_kv_b" | "attn_k_b" | "attn_v_b":
+                return self._latent_shape(role, layer)
             case "ffn_gate" | "ffn_up":
                 return (width, dim)
             case "ffn_gate_bias" | "ffn_up_bias":
@@ -421,6 +457,19 @@ class Config:
                 return (self.n_heads,)
         part = self.layers[layer].block.feed_forward
         return _expert_shape(part, role, dim) if isinstance(part, Experts) else (dim,)
+
+    def _latent_shape(self, role: str, layer: int) -> tuple[int, ...]:
+        this = self.layers[layer]
+        rank = this.block.attention.latent.rank if this.block.attention.latent else 0
+        turned = this.rope.dim if this.rope else 0
+        plain, heads = self.head_dim - turned, self.n_heads
+        return {
+            "attn_kv_a": (rank + turned, self.dim),
+            "attn_kv_a_norm": (rank,),
+            "attn_kv_b": (heads * (plain + self.value_dim), rank),
+            "attn_k_b": (heads, rank, plain),
+            "attn_v_b": (heads, self.value_dim, rank),
+        }[role]
 
     def _qk_norm_shape(self, layer: int, heads: int) -> tuple[int, ...]:
         norm = self.layers[layer].block.attention.qk_norm or QKNorm()

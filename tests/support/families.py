@@ -115,6 +115,27 @@ GPT_OSS = (
     | experts(bias=True)
 )
 
+# Latent attention: keys of 8 entries beside the 8 that turn, values of 12, a short vector of 32.
+LATENT_KEYS = {
+    "attention.kv_lora_rank": 32,
+    "rope.dimension_count": 8,
+    "attention.key_length": 16,
+    "attention.value_length": 12,
+    "leading_dense_block_count": 1,
+    **MIXTURE,
+    "expert_shared_count": 1,
+    "expert_weights_scale": 1.5,
+}
+LATENT_NORMS = PRE | {"attn_kv_a_norm.weight": (32,)}
+LATENT: Shapes = {
+    "attn_q.weight": (HEADS * 16, DIM),
+    "attn_kv_a_mqa.weight": (32 + 8, DIM),
+    "attn_output.weight": (DIM, HEADS * 12),
+}
+JOINED: Shapes = {"attn_kv_b.weight": (HEADS * (8 + 12), 32)}
+HALVES: Shapes = {"attn_k_b.weight": (HEADS, 32, 8), "attn_v_b.weight": (HEADS, 12, 32)}
+NO_LATENT = "it takes latent attention without a low rank of queries for 27 layers alone"
+
 CASES: dict[str, Case] = {
     "llama": Case("llama", PRE | attention() | gated(), {"rope.dimension_count": HEAD}),
     "mistral": Case(
@@ -233,7 +254,6 @@ CASES: dict[str, Case] = {
     "command-r-plus": Case(
         "command-r", norms("attn_norm") | OWN_NORMS | attention() | gated(),
         {"logit_scale": 0.5}, norm="layer", layers=64,
-        peer="it takes the norms of heads for a size of 64 layers alone",
     ),
     "cohere2": Case(
         "cohere2", norms("attn_norm") | attention() | gated(),
@@ -272,6 +292,21 @@ CASES: dict[str, Case] = {
     "gpt-oss-yarn": Case(
         "gpt-oss", GPT_OSS, {**MIXTURE, **WINDOW, **YARN, **GEMMA}, tied=False,
         peer="it rounds the ends of YaRN's range, which matters in a small model",
+    ),
+    "deepseek2": Case(
+        "deepseek2",
+        LATENT_NORMS | LATENT | HALVES | experts(shared=EXPERT_FF),
+        {**LATENT_KEYS, "attention.head_count_kv": 1, "attention.key_length": 40,
+         "attention.value_length": 32, "attention.key_length_mla": 16,
+         "attention.value_length_mla": 12},
+        first=LATENT_NORMS | LATENT | HALVES | gated(), tied=False, peer=NO_LATENT,
+    ),
+    "deepseek2-joined": Case(
+        "deepseek2",
+        LATENT_NORMS | LATENT | JOINED | experts(shared=EXPERT_FF),
+        {**LATENT_KEYS, **YARN, "attention.head_count_kv": HEADS,
+         "rope.scaling.yarn_log_multiplier": 0.0707},
+        first=LATENT_NORMS | LATENT | JOINED | gated(), tied=False, peer=NO_LATENT,
     ),
     "nemotron": Case(
         "nemotron", PRE_BIAS | attention() | plain(), {"rope.dimension_count": 8},

@@ -41,7 +41,7 @@ LEVELS = {
         {"gguf_fields", "lowbit", "cpu", "rope"},
         {"gguf", "compiler", "compile_cache"},
         {"quants", "device", "blocks"},
-        {"tokenizer", "arch", "heap", "gate", "room"},
+        {"tokenizer", "arch", "latent", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
         {"control_vectors", "load", "needs", "encoder"},

@@ -15,6 +15,7 @@ from llm_magic.errors import EngineError
 
 from ..blocks import Attention, Config, Experts, Source
 from ..gguf import TensorInfo
+from ..latent import expansion
 from ..quants import QUANTS
 from ..rope import Rope
 from .memory import HUGE
@@ -50,7 +51,7 @@ ROW_BYTES = 128  # of a block of activations, at most: c/acts.h, c/isa_avx512amx
 
 MAT = np.dtype([("at", "i8"), ("kind", "i4"), ("n", "i4"), ("k", "i4"), ("pad", "i4")])
 EXPERT_MATRICES = ("expert_gate", "expert_up", "expert_down")
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down", "router", *EXPERT_MATRICES)
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down", "router", *EXPERT_MATRICES, "kv_a")
 ROLES = {
     "q": "attn_q",
     "k": "attn_k",
@@ -63,6 +64,7 @@ ROLES = {
     "expert_gate": "ffn_expert_gate",
     "expert_up": "ffn_expert_up",
     "expert_down": "ffn_expert_down",
+    "kv_a": "attn_kv_a",
 }
 # With experts, these are the matrices of the part that all rows take.
 SHARED = {"gate": "ffn_shared_gate", "up": "ffn_shared_up", "down": "ffn_shared_down"}
@@ -89,6 +91,7 @@ VECTORS = {
     "expert_gate_bias": "ffn_expert_gate_bias",
     "expert_up_bias": "ffn_expert_up_bias",
     "expert_down_bias": "ffn_expert_down_bias",
+    "kv_a_norm": "attn_kv_a_norm",
 }
 # Numbers of the parts' kinds in c/model.h, in its order.
 NORMS = {kind: i for i, kind in enumerate((None, "rms", "layer"))}
@@ -97,7 +100,7 @@ GATINGS = ("softmax", "sigmoid", "chosen")
 KIND = (
     *("rope", "window", "attn_norm_kind", "post_attn_kind", "ffn_norm_kind", "post_ffn_kind"),
     *("qk_norm_kind", "qk_norm_row", "activation", "parallel"),
-    *("experts", "used", "gating", "normalized"),
+    *("latent", "pad", "experts", "used", "gating", "normalized"),
 )
 LAYER = np.dtype(
     [(m, MAT) for m in MATRICES]
@@ -108,14 +111,24 @@ LAYER = np.dtype(
 MAX_ROPES, MAX_EXPERTS = 4, 512  # c/model.h
 ACTS = np.dtype([("q", "i8"), ("s", "i8"), ("f", "i8"), ("blocks", "i4"), ("pad", "i4")])
 SIZES = ("n_layers", "dim", "heads", "kv_heads", "head", "head_pad", "ff", "vocab")
-COUNTS = (*SIZES, "output_norm_kind", "n_ropes", "max_rows", "max_parts", "max_experts", "pad")
+COUNTS = (
+    *SIZES,
+    "output_norm_kind",
+    "n_ropes",
+    "max_rows",
+    "max_parts",
+    "max_experts",
+    "value_head",
+    "kv_a_wide",
+    "pad",
+)
 REALS = (
     *("eps", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),
     "logit_scale",
 )
 STRIDES = ("kv_slot", "kv_chunk", "kv_layer", "kv_head")
 PLACES = ("x", "h", "qkv", "att", "parts", "trig", "items", "work")
-EXPERT_PLACES = ("normal", "scores", "choices", "picks", "first", "given")
+EXPERT_PLACES = ("normal", "scores", "choices", "picks", "first", "given", "kv_a")
 MODEL = np.dtype(
     [(c, "i4") for c in COUNTS]
     + [("rotated", "i4", (MAX_ROPES,)), ("magnitude", "f4", (MAX_ROPES,))]
@@ -124,7 +137,7 @@ MODEL = np.dtype(
     + [(v, "i8") for v in ("output_norm", "output_norm_bias", "output_bias")]
     + [(m, MAT) for m in ("embedding", "positions", "output")]
     + [(s, "i8") for s in STRIDES + PLACES + EXPERT_PLACES]
-    + [(a, ACTS) for a in ("in", "mixed", "inner", "picked")]
+    + [(a, ACTS) for a in ("in", "mixed", "inner", "picked", "latent")]
 )
 PACK = np.dtype(
     [(f, "i8") for f in ("from", "to", "rows", "n_from", "kind", "k", "tiles", "chunk")]
@@ -203,7 +216,33 @@ def head_rows(heads: int, head: int, rope: Rope | None) -> I32:
     pad = up(head, 16)
     rows = np.full((heads, pad), -1, np.int32)
     rows[:, :head] = order + head * np.arange(heads)[:, None]
-    out = np.full(up(heads * pad, 32), -1, np.int32)
+    return _filled(rows)
+
+
+def latent_rows(config: Config, rank: int, rope: Rope) -> dict[str, I32]:
+    """Source rows of latent attention's matrices: q, kv_a, and k and v of its expansion.
+
+    The entries of a head that turn come first, as in other models. k has rows of zeros there.
+    """
+    turned, head, value = rope.dim, config.head_dim, config.value_dim
+    plain, pad, heads = head - turned, up(head, 16), config.n_heads
+    piece = np.arange(turned)
+    if rope.pairs == "adjacent":
+        piece = np.concatenate([piece[0::2], piece[1::2]])
+    each = np.arange(heads)[:, None]
+    q, k, v = (np.full((heads, pad), -1, np.int32) for _ in range(3))
+    q[:, :head] = np.concatenate([plain + piece, np.arange(plain)]) + head * each
+    k[:, turned:head] = np.arange(plain) + (plain + value) * each
+    v[:, :value] = plain + np.arange(value) + (plain + value) * each
+    kv_a = np.full(up(up(rank, 32) + turned, 32), -1, np.int32)
+    kv_a[:rank] = np.arange(rank)
+    kv_a[up(rank, 32) : up(rank, 32) + turned] = rank + piece
+    return {"q": _filled(q), "k": _filled(k), "v": _filled(v), "kv_a": kv_a}
+
+
+def _filled(rows: I32) -> I32:
+    """In one axis, with rows of zeros up to a multiple of 32."""
+    out = np.full(up(rows.size, 32), -1, np.int32)
     out[: rows.size] = rows.reshape(-1)
     return out
 
@@ -232,14 +271,20 @@ class _Builder:
         self.ropes = list(config.ropes)
         parts = [block.feed_forward for block in config.blocks]
         mixtures = [part for part in parts if isinstance(part, Experts)]
+        latents = [block.attention.latent for block in config.blocks]
+        self.rank = max((latent.rank for latent in latents if latent), default=0)
+        turned = max((rope.dim for rope in config.ropes if rope), default=0)
+        self.kv_a_wide = up(up(self.rank, 32) + turned, 32) if self.rank else 0
         # Most experts of a layer, and most of them that a row takes.
         self.most = (
             max((part.count for part in mixtures), default=0),
             max((part.used for part in mixtures), default=0),
         )
 
-    def matrix(self, source: Source, rows: I32 | None) -> tuple[int, int, int, int, int]:
-        info = source.of(self.tensors)
+    def matrix(
+        self, source: Source | TensorInfo, rows: I32 | None
+    ) -> tuple[int, int, int, int, int]:
+        info = source.of(self.tensors) if isinstance(source, Source) else source
         if len(info.shape) == 3:  # of several experts, under each other
             info = info.part(0, (info.size // info.shape[-1], info.shape[-1]))
         n, k = info.shape
@@ -263,6 +308,10 @@ class _Builder:
         rows = {
             m: head_rows(n, c.head_dim, None if m == "v" else layer.rope) for m, n in heads.items()
         }
+        if layer.block.attention.latent and layer.rope:
+            rows |= latent_rows(c, layer.block.attention.latent.rank, layer.rope)
+            both = expansion(c, self.tensors, i)
+            out["k"], out["v"] = self.matrix(both, rows["k"]), self.matrix(both, rows["v"])
         orders = {f"{m}_bias": r for m, r in rows.items()}
         orders |= {f"{m}_norm": self._head_norm_rows(i, rows[m]) for m in "qk"}
         part = layer.block.feed_forward
@@ -305,6 +354,7 @@ class _Builder:
             "qk_norm_row": norm is not None and norm.over == "row",
             "activation": ACTIVATIONS.index(feed_forward.activation),
             "parallel": block.parallel,
+            "latent": attention.latent.rank if attention.latent else 0,
             "residual_scale": block.residual_scale,
         }
         if isinstance(feed_forward, Experts):
@@ -321,7 +371,10 @@ class _Builder:
         counts = (c.n_layers, c.dim, c.n_heads, c.n_kv_heads, c.head_dim, pad, c.ff, c.n_vocab)
         for name, value in zip(
             COUNTS,
-            (*counts, NORMS[c.output_norm], len(self.ropes), self.max_rows, 0, self.most[0], 0),
+            (
+                *(*counts, NORMS[c.output_norm], len(self.ropes), self.max_rows, 0, self.most[0]),
+                *(c.value_dim, self.kv_a_wide, 0),
+            ),
             strict=True,
         ):
             m[name] = value
@@ -349,7 +402,7 @@ class _Builder:
         wide, pad, f32 = up(c.dim, 32), up(c.head_dim, 16), 4
         qkv = up(c.n_heads * pad, 32) + 2 * up(c.n_kv_heads * pad, 32)
         trig = max(2 * up(r.dim // 2 if r else 0, 8) for r in self.ropes) * len(self.ropes)
-        sizes = {"x": wide, "h": wide, "qkv": qkv, "att": up(c.q_dim, 32), "trig": trig}
+        sizes = {"x": wide, "h": wide, "qkv": qkv, "att": up(c.o_dim, 32), "trig": trig}
         for name, count in sizes.items():
             m[name] = out.scratch(n * count * f32)
         m["items"] = out.scratch(n * 16)
@@ -361,8 +414,11 @@ class _Builder:
             for name, count in sizes.items():
                 m[name] = out.scratch(n * count * f32)
             m["first"] = out.scratch((experts + 1) * f32)
-        inputs_of = {"in": c.dim, "mixed": c.q_dim, "inner": c.ff}
+        inputs_of = {"in": c.dim, "mixed": c.o_dim, "inner": c.ff}
         inputs_of |= {"picked": c.dim} if experts else {}
+        if self.rank:
+            inputs_of["latent"] = self.rank
+            m["kv_a"] = out.scratch(n * self.kv_a_wide * f32)
         for name, inputs in inputs_of.items():
             blocks = up(inputs, 32) // 32
             a = m[name]

@@ -24,7 +24,7 @@ TAP = np.dtype(
 
 def width(config: Config, point: str) -> int:
     """Numbers of one row of a point."""
-    return {"q": config.q_dim, "z": config.q_dim, "k": config.kv_dim, "v": config.kv_dim}.get(
+    return {"q": config.q_dim, "z": config.o_dim, "k": config.kv_dim, "v": config.kv_dim}.get(
         point, config.dim
     )
 

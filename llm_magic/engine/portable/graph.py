@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 from tinygrad import Tensor, UOp
 
-from ..blocks import Activation, Attention, Block, Config, Experts, FeedForward, NormKind, QKNorm
+from ..blocks import (
+    Activation,
+    Attention,
+    Block,
+    Config,
+    Experts,
+    FeedForward,
+    Latent,
+    NormKind,
+    QKNorm,
+)
 from ..rope import Rope
 
 LANES = 16  # outputs that lie beside each other in a matrix, see product
@@ -137,13 +147,50 @@ def heads(
     cache: Cache,
     at: Where,
 ) -> tuple[Tensor, Tensor]:
-    """Turned queries [t, heads, head_dim], and what each head gives [t, heads * head_dim].
+    """Turned queries [t, heads, head_dim], and what each head gives [t, heads * value_dim].
 
     Writes this chunk's rows of keys and values first.
     """
-    t, kv, head_dim = x.shape[0], config.n_kv_heads, config.head_dim
+    h = normed(part.norm, "attn_norm", w, x, config.norm_eps).contiguous()
+    if part.latent and turn:
+        q, k, v = _latent(config, part.latent, w, h, turn)
+    else:
+        q, k, v = _projected(config, part, w, h)
+    q, t = _rotate(q, turn).contiguous(), x.shape[0]
+    rows = ((at.position, at.position + t), None, None)
+    cache.keys.shrink(rows).assign(_rotate(k, turn))
+    cache.values.shrink(rows).assign(v)
+    z = _attend(config, q, cache, w.get("attn_sinks"), at)
+    if config.value_dim != config.head_dim:
+        z = z.reshape(t, config.n_heads, config.head_dim)[..., : config.value_dim]
+        z = z.reshape(t, config.o_dim).contiguous()
+    return q, z
+
+
+def _latent(
+    config: Config, spec: Latent, w: Weights, h: Tensor, turn: Turn
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of latent attention, with those entries first that turn."""
+    t, n, head_dim, turned = h.shape[0], config.n_heads, config.head_dim, turn.rope.dim
+    plain, rank = head_dim - turned, spec.rank
+    q = product(h, w["attn_q"]).contiguous()[:, : n * head_dim].reshape(t, n, head_dim)
+    q = q[..., plain:].cat(q[..., :plain], dim=-1)
+    a = product(h, w["attn_kv_a"]).contiguous()
+    short = norm(a[:, :rank], w["attn_kv_a_norm"], config.norm_eps).contiguous()
+    piece = a[:, rank : rank + turned].reshape(t, 1, turned).expand(t, n, turned)
+    wide = plain + config.value_dim
+    made = product(short, w["attn_kv_b"]).contiguous()[:, : n * wide].reshape(t, n, wide)
+    keys = piece.cat(made[..., :plain], dim=-1)
+    values = made[..., plain:].pad((None, None, (0, head_dim - config.value_dim)))
+    return q.contiguous(), keys.contiguous(), values.contiguous()
+
+
+def _projected(
+    config: Config, part: Attention, w: Weights, h: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each [t, heads, head_dim], before they turn."""
+    t, kv, head_dim = h.shape[0], config.n_kv_heads, config.head_dim
     n, eps = config.n_heads, config.norm_eps
-    h = normed(part.norm, "attn_norm", w, x, eps).contiguous()
     qkv = product(h, w["attn_qkv"])
     if "attn_qkv_bias" in w:
         qkv = qkv + w["attn_qkv_bias"]
@@ -152,11 +199,7 @@ def heads(
     if part.qk_norm:
         q = _head_norm(part.qk_norm, q, w["attn_q_norm"], eps).contiguous()
         k = _head_norm(part.qk_norm, k, w["attn_k_norm"], eps).contiguous()
-    q = _rotate(q, turn).contiguous()
-    rows = ((at.position, at.position + t), None, None)
-    cache.keys.shrink(rows).assign(_rotate(k, turn))
-    cache.values.shrink(rows).assign(v)
-    return q, _attend(config, q, cache, w.get("attn_sinks"), at)
+    return q, k, v
 
 
 def mixed(config: Config, part: Attention, w: Weights, z: Tensor) -> Tensor:

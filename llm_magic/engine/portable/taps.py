@@ -78,7 +78,7 @@ class TappedLayers:
         self._x = {t: self._array(t, config.dim) for t in sizes}
         self._added = {t: self._array(t, config.dim) for t in sizes}
         self._q = {t: self._array(t, config.n_heads, config.head_dim) for t in sizes}
-        self._z = {t: self._array(t, config.q_dim) for t in sizes}
+        self._z = {t: self._array(t, config.o_dim) for t in sizes}
         for t in sizes:
             for kind in config.blocks:
                 self._build(kind, t, cache)

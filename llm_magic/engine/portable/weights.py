@@ -8,6 +8,7 @@ import numpy as np
 from ..blocks import VECTORS, Block, Config
 from ..forward import F32
 from ..gguf import GGUF, TensorInfo
+from ..latent import expansion
 from ..quants import decode, dequantize
 from .graph import LANES
 from .programs import Array
@@ -46,9 +47,13 @@ _FILLED = (*("attn_q_bias", "ffn_gate_bias", "ffn_up_bias", "ffn_expert_gate_bia
 
 def _stacked(block: Block) -> dict[str, tuple[str, ...]]:
     """Our name -> roles of every weight of a block."""
-    names = {name: parts for name, parts in _STACKED.items() if parts[0] in block.roles}
+    names = {name: parts for name, parts in _STACKED.items() if set(parts) <= set(block.roles)}
     done = {part for parts in names.values() for part in parts}
-    return names | {role: (role,) for role in block.roles if role not in done}
+    names |= {role: (role,) for role in block.roles if role not in done}
+    if "attn_v_b" in names:  # the two halves of one matrix
+        del names["attn_v_b"]
+        names["attn_kv_b"] = names.pop("attn_k_b")
+    return names
 
 
 def load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> Weights:
@@ -56,6 +61,8 @@ def load_weights(gguf: GGUF, config: Config, device: str, say: Say) -> Weights:
         infos = [config.source(role, layer).of(gguf.tensors) for role in roles]
         if roles[0] in VECTORS:
             infos = [info.part(0, (info.size,)) for info in infos]
+        if layer is not None and roles[0] in ("attn_kv_b", "attn_k_b"):
+            return _load([expansion(config, gguf.tensors, layer)], device, fill=False)
         if roles[0] == "ffn_expert_down":
             return _load_side_by_side(infos[0], device)
         infos = [

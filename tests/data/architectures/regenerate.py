@@ -449,6 +449,38 @@ def gpt_oss(case: Case, w: Weights) -> Any:
     return hf.GptOssForCausalLM(config), state
 
 
+def deepseek2(case: Case, w: Weights) -> Any:
+    rope = ROPE
+    if "rope.scaling.type" in case.keys:
+        rope = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+    config = hf.DeepseekV2Config(
+        **{**COMMON, "num_key_value_heads": HEADS, "head_dim": 8}, **RMS,
+        num_hidden_layers=case.layers, rope_parameters=rope, tie_word_embeddings=False,
+        kv_lora_rank=32, q_lora_rank=None, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=12,
+        n_routed_experts=EXPERTS, n_shared_experts=1, num_experts_per_tok=USED,
+        first_k_dense_replace=1, moe_intermediate_size=EXPERT_FF, norm_topk_prob=False,
+        routed_scaling_factor=1.5, topk_method="greedy",
+    )  # fmt: skip
+    names = {
+        **LLAMA_NAMES, "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+        "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+        "mlp.gate": "ffn_gate_inp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_experts.up_proj": "ffn_up_shexp",
+        "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    }  # fmt: skip
+    state = by_names(case, w, names)
+    for i in range(case.layers):
+        at = f"model.layers.{i}."
+        if (keys := w.get(f"blk.{i}.attn_k_b.weight")) is not None:
+            both = np.concatenate([keys.transpose(0, 2, 1), w[f"blk.{i}.attn_v_b.weight"]], 1)
+            state[f"{at}self_attn.kv_b_proj.weight"] = both.reshape(-1, both.shape[-1])
+        if i:
+            gate, up, down = (w[f"blk.{i}.ffn_{m}_exps.weight"] for m in ("gate", "up", "down"))
+            state[f"{at}mlp.experts.gate_up_proj"] = np.concatenate([gate, up], 1)
+            state[f"{at}mlp.experts.down_proj"] = down
+    return hf.DeepseekV2ForCausalLM(config), state
+
+
 LOCAL3 = ["sliding_attention"] * 3 + ["full_attention"]
 FAMILIES: dict[str, Callable[[Case, Weights], Any]] = {
     "llama": llama,
@@ -511,6 +543,8 @@ FAMILIES: dict[str, Callable[[Case, Weights], Any]] = {
         attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.3,
         logits_scaling=2.0,
     ),
+    "deepseek2": deepseek2,
+    "deepseek2-joined": deepseek2,
     "gpt-oss": gpt_oss,
     "gpt-oss-yarn": gpt_oss,
     "gpt-oss-mxfp4": gpt_oss,

@@ -10,15 +10,17 @@ typedef struct {
   // Where the feed-forward part is not gated, gate.n is 0. With experts, gate, up and down are what
   // all rows take (up.n may be 0), and expert_* the first expert's: the others lie behind it.
   mat_t q, k, v, o, gate, up, down, router, expert_gate, expert_up, expert_down;
+  mat_t kv_a;  // of latent attention: k and v are made of what this gives
   // Byte offsets of float32 vectors in the weights; -1: the model has none.
   i64 attn_norm, q_norm, k_norm, post_attn, ffn_norm, post_ffn, q_bias, k_bias, v_bias, o_bias;
   i64 attn_norm_bias, ffn_norm_bias, gate_bias, up_bias, down_bias;
   i64 sinks, router_bias, correction, shared_router;
-  i64 expert_gate_bias, expert_up_bias, expert_down_bias;
+  i64 expert_gate_bias, expert_up_bias, expert_down_bias, kv_a_norm;
   i32 rope, window;
   i32 attn_norm_kind, post_attn_kind, ffn_norm_kind, post_ffn_kind;
   i32 qk_norm_kind, qk_norm_row;  // row: over all heads of a row, else over each head
   i32 activation, parallel;
+  i32 latent, pad;                // latent: entries of the short vector, 0: keys are made at once
   i32 experts, used, gating, normalized;  // experts: 0, or how many there are to choose from
   float residual_scale, expert_scale;     // of what is added to the residual stream; of weights
 } layer_t;
@@ -30,7 +32,8 @@ typedef struct { i64 q, s, f; i32 blocks, pad; } acts_at;  // byte offsets in th
 
 typedef struct {
   i32 n_layers, dim, heads, kv_heads, head, head_pad, ff, vocab;
-  i32 output_norm_kind, n_ropes, max_rows, max_parts, max_experts, pad;
+  i32 output_norm_kind, n_ropes, max_rows, max_parts, max_experts, value_head;
+  i32 kv_a_wide, pad;             // of latent attention
   i32 rotated[MAX_ROPES];         // entries of a head that turn, per kind of rope; 0: none
   float magnitude[MAX_ROPES];     // factor of cosines and sines
   float eps, embedding_scale, attention_scale, attention_softcap, logit_softcap, logit_scale;
@@ -40,7 +43,9 @@ typedef struct {
   i64 kv_slot, kv_chunk, kv_layer, kv_head;  // strides of the cache, in u16
   i64 x, h, qkv, att, parts, trig, items, work;  // byte offsets in the scratch memory
   i64 normal, scores, choices, picks, first, given;  // and where a layer has experts
-  acts_at in, mixed, inner, picked;  // inputs of qkv/gate/up/output, of o, of down, of an expert
+  i64 kv_a;
+  // Inputs of qkv/gate/up/output, of o, of down, of an expert, of latent attention's k and v.
+  acts_at in, mixed, inner, picked, latent;
   layer_t layers[];
 } model_t;
 
@@ -73,7 +78,8 @@ typedef struct {
   float *qkv, *att, *trig;         // [n][qkv_wide], [n][att_wide], [kind of rope][n][trig_wide]
   char *parts;                     // [n][head][span] of share_t
   int wide, qkv_wide, k_at, v_at, att_wide, half[MAX_ROPES], trig_wide;
-  acts_t in, mixed, inner, picked;
+  acts_t in, mixed, inner, picked, latent;
+  float *kv_a;                     // [n][kv_a_wide]: short vectors, then what turns of a key
   float *normal, *scores, *given;  // [n][wide]; [n][scores_wide]; [n][wide]
   int scores_wide;
   choice_t *choices;               // [n][used]

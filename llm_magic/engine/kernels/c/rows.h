@@ -101,6 +101,26 @@ INLINE u16 *cache_of(const step_t *s, int slot, int head) {
   return s->kv + slot * m->kv_slot + s->layer_index * m->kv_layer + head * m->kv_head;
 }
 
+// Norms and packs the short vectors of latent attention.
+static void latent_panel(void *arg, int panel) {
+  step_t *s = arg;
+  const model_t *m = s->model;
+  const int R = panel_rows(s->n, panel), rank = s->layer->latent, wide = UP(rank, 32);
+  const float *rows = s->kv_a + (i64)panel * MR * m->kv_a_wide;
+  const norm_t norm = {RMS_NORM, s->layer->kv_a_norm, -1};
+  normal_t normal[MR];
+  for (int r = 0; r < R; r++)
+    normal[r] = normal_of(RMS_NORM, rows + (i64)r * m->kv_a_wide, wide, rank, m->eps);
+  for (int b = 0; b < s->latent.blocks; b++) {
+    float block[MR * 32] __attribute__((aligned(64)));
+    for (int r = 0; r < R; r++)
+      for (int d = 0; d < 32; d += 16)
+        st(block + r * 32 + d,
+           norm_vector(s, norm, normal + r, rows + (i64)r * m->kv_a_wide, b * 32 + d));
+    put_blocks(&s->latent, panel, R, b, block, s->floats);
+  }
+}
+
 // Turns queries and keys; writes keys and values to the cache.
 static void turn_panel(void *arg, int panel) {
   step_t *s = arg;
@@ -116,6 +136,10 @@ static void turn_panel(void *arg, int panel) {
     for (int h = 0; h < m->heads; h++) turn_head(s, row + h * D, cs);
     for (int h = 0; h < m->kv_heads; h++) {
       float *k = row + s->k_at + h * D, *v = row + s->v_at + h * D;
+      if (s->layer->latent) {  // all heads share what turns of a key; k has zeros there
+        const float *piece = s->kv_a + (i64)i * m->kv_a_wide + UP(s->layer->latent, 32);
+        for (int d = 0; d < m->rotated[s->layer->rope]; d++) k[d] += piece[d];
+      }
       turn_head(s, k, cs);
       const int pos = s->positions[i], in = pos % CHUNK;
       u16 *keys = cache_of(s, s->slots[i], h) + pos / CHUNK * m->kv_chunk;
@@ -133,7 +157,7 @@ INLINE char *part_of(const step_t *s, int row, int head, int span) {
 }
 
 INLINE void put_head(const step_t *s, int row, int head, const share_t *share) {
-  const int n = s->model->head;
+  const int n = s->model->value_head;
   float *to = s->att + (i64)row * s->att_wide + head * n, inv = 1.f / share->total;
   if (s->layer->sinks >= 0) {  // one more score, of nothing
     const float sink = vector(s, s->layer->sinks)[head], top = MAX(share->top, sink);

@@ -50,6 +50,21 @@ static void keep_wanted(step_t *s) {
   s->n = s->wanted;
 }
 
+// Queries; and keys and values by way of a short vector. The piece of a key that turns is added
+// when it does.
+static void latent_qkv(step_t *s, const layer_t *l) {
+  s->by = 1, s->n_mats = 1, s->bias[0] = l->q_bias, s->to_at[0] = 0;
+  s->mats[0] = &l->q;
+  product(s, &s->in, s->qkv, s->qkv_wide, 0);
+  s->mats[0] = &l->kv_a, s->bias[0] = -1;
+  product(s, &s->in, s->kv_a, s->model->kv_a_wide, 0);
+  s->floats = is_float(l->k.kind);
+  over_panels(s, latent_panel);
+  s->mats[0] = &l->k, s->mats[1] = &l->v, s->n_mats = 2, s->bias[0] = s->bias[1] = -1;
+  s->to_at[0] = s->k_at, s->to_at[1] = s->v_at;
+  product(s, &s->latent, s->qkv, s->qkv_wide, 0);
+}
+
 static void qkv(step_t *s, const layer_t *l) {
   s->mats[0] = &l->q, s->mats[1] = &l->k, s->mats[2] = &l->v, s->n_mats = 3;
   s->bias[0] = l->q_bias, s->bias[1] = l->k_bias, s->bias[2] = l->v_bias;
@@ -74,7 +89,8 @@ static void project(step_t *s, const mat_t *m, const acts_t *from, i64 bias, int
 INLINE void run_layer(step_t *s, norm_t post, const int tapped) {
   const layer_t *l = s->layer;
   const int last = s->layer_index == s->model->n_layers - 1;
-  const int floats = is_float(l->q.kind) || is_float(l->k.kind) || is_float(l->v.kind);
+  const int floats = is_float(l->q.kind) || is_float(l->k.kind) || is_float(l->v.kind) ||
+                     (l->latent && is_float(l->kv_a.kind));
   const norm_t attn = {l->attn_norm_kind, l->attn_norm, l->attn_norm_bias};
   const norm_t post_attn = {l->post_attn_kind, l->post_attn, -1};
   const norm_t ffn = {l->ffn_norm_kind, l->ffn_norm, l->ffn_norm_bias};
@@ -83,7 +99,8 @@ INLINE void run_layer(step_t *s, norm_t post, const int tapped) {
                          (l->experts && is_float(l->router.kind));
   if (tapped) tap(s, POINT_RESID_PRE, s->x, s->wide);
   normed(s, post, attn, floats);
-  qkv(s, l);
+  if (l->latent) latent_qkv(s, l);
+  else qkv(s, l);
   over_panels(s, turn_panel);
   if (tapped) tap_heads(s);
   if (!tapped && last && !s->wanted) return;  // the cache is complete
@@ -160,11 +177,12 @@ static void begin(step_t *s, const i32 *job, const model_t *m, const u8 *weights
   s->items = (item_t *)(scratch + m->items);
   s->in = acts_in(&m->in, scratch), s->mixed = acts_in(&m->mixed, scratch);
   s->inner = acts_in(&m->inner, scratch), s->picked = acts_in(&m->picked, scratch);
+  s->latent = acts_in(&m->latent, scratch), s->kv_a = (float *)(scratch + m->kv_a);
   s->normal = (float *)(scratch + m->normal), s->scores = (float *)(scratch + m->scores);
   s->given = (float *)(scratch + m->given), s->scores_wide = UP(m->max_experts, 32);
   s->choices = (choice_t *)(scratch + m->choices), s->picks = (pick_t *)(scratch + m->picks);
   s->first = (i32 *)(scratch + m->first);
-  s->wide = UP(m->dim, 32), s->att_wide = UP(m->heads * m->head, 32);
+  s->wide = UP(m->dim, 32), s->att_wide = UP(m->heads * m->value_head, 32);
   s->k_at = UP(m->heads * m->head_pad, 32);
   s->v_at = s->k_at + UP(m->kv_heads * m->head_pad, 32);
   s->qkv_wide = s->v_at + UP(m->kv_heads * m->head_pad, 32);
