@@ -46,16 +46,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the harness has no type
         status = self.llm.provider.status()
         self.max_length = int(getattr(status, "ctx", 2048))
         names: Mapping[str, str] = getattr(self.llm.provider, "special_tokens", dict)()
-        text = names.get("eos") or names.get("bos")
-        if text is None:
+        ends = names.get("eos") or names.get("bos")
+        if ends is None:
             raise UnsupportedError("evaluate", f"{self.llm.model!r} has no token that ends a text")
-        self._end = self.llm.tokenize(text)[-1].id
-        self._start = self._prefix_of()
-
-    def _prefix_of(self) -> int:
-        """The token before an empty context: the model's start token, else its end token."""
-        ids = self.llm.provider.render(Request("")).ids
-        return ids[0] if ids else self._end
+        self._end = self.llm.tokenize(ends)[-1].id
+        # What stands before a text without a context, as the harness has it for other models.
+        self._start = self.llm.tokenize(names.get("bos") or ends)[-1].id
 
     @property
     def eot_token_id(self) -> int:

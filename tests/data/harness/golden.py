@@ -18,16 +18,18 @@ HERE = Path(__file__).parent
 
 
 def main(path: Path) -> None:
-    torch.manual_seed(0)
+    torch.set_num_threads(1)
     where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
     items = [json.loads(line) for line in (HERE / "items.jsonl").read_text().splitlines()]
     chosen, sums = [], []
-    for item in items:
-        scores = [score(model, tokenizer, item["text"], " " + c) for c in item["choices"]]
+    for i, item in enumerate(items):
+        scores = scores_of(model, tokenizer, item["text"], [" " + c for c in item["choices"]])
         sums.append([round(s, 4) for s in scores])
         chosen.append(max(range(len(scores)), key=scores.__getitem__))
+        if i % 50 == 0:
+            print(i, flush=True)
     found = {
         "file": path.name,
         "torch": torch.__version__,
@@ -39,11 +41,17 @@ def main(path: Path) -> None:
 
 
 @torch.no_grad()
-def score(model, tokenizer, context: str, continuation: str) -> float:
-    whole = tokenizer(context + continuation, add_special_tokens=False).input_ids
+def scores_of(model, tokenizer, context: str, continuations: list[str]) -> list[float]:
+    """One row for each continuation, filled up at its end: what comes later changes nothing."""
     n = len(tokenizer(context, add_special_tokens=False).input_ids)
-    logits = model(torch.tensor([whole])).logits[0].log_softmax(-1)
-    return sum(float(logits[i - 1, whole[i]]) for i in range(n, len(whole)))
+    rows = [tokenizer(context + c, add_special_tokens=False).input_ids for c in continuations]
+    longest = max(map(len, rows))
+    padded = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    logprobs = model(padded).logits.log_softmax(-1)
+    return [
+        sum(float(logprobs[r, i - 1, row[i]]) for i in range(n, len(row)))
+        for r, row in enumerate(rows)
+    ]
 
 
 if __name__ == "__main__":
