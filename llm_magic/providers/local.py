@@ -354,6 +354,11 @@ class Local:
         prompt = self.render(request)
         if not prompt.ids:
             raise RequestError("choices cannot be scored behind an empty prompt")
+        if prompt.in_reasoning:
+            raise RequestError(
+                "the chat template opens the model's reasoning, so the next tokens are no answer yet: "
+                "choices cannot be scored there; use complete=True, or a model that can answer at once"
+            )
         return scorer(self._engine, prompt.ids, choices, reuse=request.reuse)
 
     def score_batch(

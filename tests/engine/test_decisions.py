@@ -5,9 +5,10 @@ import random
 
 import numpy as np
 import pytest
-from support.toy import toy_gguf
+from support.toy import CHATML, toy_gguf
 
 import llm_magic
+from llm_magic.bench import labels
 from llm_magic.errors import ContextOverflowError, RequestError
 
 CHOICES = ["yes", "no", "maybe so", "maybe"]
@@ -65,6 +66,19 @@ def test_a_prompt_that_does_not_fit_gets_its_error_and_nothing_else_is_lost(toy)
         toy.decide_many([prompts[0], prompts[2]], choices=CHOICES)
     )
     assert toy.status().running == toy.status().queued == 0
+
+
+def test_choices_inside_the_reasoning_of_a_model_are_refused(tmp_path):
+    template = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    llm = llm_magic.load(str(toy_gguf(tmp_path / "thinks.gguf", template=template)), ctx=128)
+    with pytest.raises(RequestError, match="opens the model's reasoning"):
+        llm.decide("Is it so?", choices=CHOICES)
+    assert llm.decide("It is", choices=[" so", " on"], complete=True).choice in (" so", " on")
+    llm.unload()
+
+
+def test_labels_of_the_bench_are_scored(toy):
+    assert labels.ours(toy.provider, list(range(3, 43)), 32) > 0
 
 
 def test_an_abandoned_batch_leaves_nothing_behind(toy):

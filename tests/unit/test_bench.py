@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.toy import toy_gguf
 
-from llm_magic.bench import command, measure, random_model, subjects
+from llm_magic.bench import command, labels, measure, random_model, subjects
 from llm_magic.bench import worker as workers
 from llm_magic.bench.measure import Gathered, Setup, Task, groups
 from llm_magic.bench.report import OURS, Report, Result, rows, table
@@ -459,3 +459,34 @@ def test_the_measured_files_keep_what_is_promised():
                 assert report.best(task, peer), f"{name}: {peer} was not measured beside us"
     # Of a model of thirty layers.
     assert measured["smollm2"].best("Python between two tokens") <= 0.3  # ms
+
+
+# ----------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+def test_a_server_is_asked_once_for_each_beginning_and_forced_to_each_token(clients):
+    asked = []
+
+    def complete(body):
+        asked.append((*body["prompt"][16:], body["logit_bias"][0][0]))
+        return told_token(body["logit_bias"][0][0])
+
+    prompt = list(range(100, 116))
+    assert labels.of_server(complete, prompt, 32, clients) > 0
+    wanted = labels.labels_of(prompt, 32)
+    assert len(set(wanted)) == 32
+    # The prompt is read by every client first, which does not count.
+    assert sorted(asked[clients:]) == sorted([*{(a,) for a, _ in wanted}, *wanted])
+
+
+def told_token(i, logprob=-1.5):
+    return {"choices": [{"logprobs": {"content": [{"id": i, "logprob": logprob}]}}]}
+
+
+@pytest.mark.parametrize(
+    "answer", [{"error": "no"}, told_token(1), {"choices": [{"logprobs": None}]}]
+)
+def test_a_server_that_tells_no_forced_token_has_no_number(answer):
+    with pytest.raises(RequestError):
+        labels.of_server(lambda body: answer, list(range(100, 116)), 32, 1)
