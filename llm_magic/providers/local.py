@@ -8,7 +8,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,7 +18,7 @@ from ..chat.constraints.kinds import parse as read_value
 from ..chat.fold import Fold
 from ..chat.origin import ModelFile, Origin
 from ..chat.stream import Continued, Source, TokenStream
-from ..errors import LLMError, RequestError
+from ..errors import RequestError
 from ..events import (
     Choices,
     Constraint,
@@ -28,16 +28,16 @@ from ..events import (
     Sampling,
     Token,
 )
-from ..provider import CAPABILITIES, ChoiceScores, Continuation, Pooling, RenderedPrompt, Request
+from ..provider import CAPABILITIES, Pooling, RenderedPrompt, Request
 from ..taps import Capture
-from . import scoring, side_by_side, vectors
-from .choices import MAX_CHOICES, ChoiceSource, Scorer, scorer
+from . import vectors
+from .choices import MAX_CHOICES, ChoiceSource, scorer
 from .guidance import Guidance
 from .interior import Interior, Plan
+from .local_scoring import LocalScoring
 from .relevance import judge
 from .rendering import Renderer
 from .sampling_ids import SamplingIds, with_seed
-from .side_by_side import W
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 DEFAULT_CTX = 4096
 DEFAULT_SLOTS = 4
 RESOLUTION = 0.005  # seconds between looks at a load's progress
-JOBS_PER_SLOT = 4  # of choices that are scored: so many wait that no slot is ever idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class Status:
     cache_misses: int
 
 
-class Local:
+class Local(LocalScoring):
     """One model in this process. `wait` starts loading it, on the engine's thread."""
 
     capabilities = CAPABILITIES
@@ -341,46 +340,6 @@ class Local:
 
         return ChoiceSource(found, self._engine.scheduler.submit, sampling, request.reuse, picked)
 
-    def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
-        """The natural log of each whole choice's probability behind the prompt."""
-        found = next(self.score_batch([(request, choices)]))
-        if isinstance(found, LLMError):
-            raise found
-        return list(found.logprobs)
-
-    def _scorer_of(self, request: Request, choices: Sequence[str]) -> Scorer:
-        if request.edit or request.taps is not None:
-            raise RequestError("edits and taps do not reach the scoring of choices")
-        prompt = self.render(request)
-        if not prompt.ids:
-            raise RequestError("choices cannot be scored behind an empty prompt")
-        if prompt.in_reasoning:
-            raise RequestError(
-                "the chat template opens the model's reasoning, so the next tokens are no answer yet: "
-                "choices cannot be scored there; use complete=True, or a model that can answer at once"
-            )
-        return scorer(self._engine, prompt.ids, choices, reuse=request.reuse)
-
-    def score_batch(
-        self, asked: Iterable[tuple[Request, Sequence[str]]]
-    ) -> Iterator[ChoiceScores | LLMError]:
-        """The scores of each prompt's choices, in order; see `provider.BatchScoring`."""
-        for done in self._side_by_side(functools.partial(self._scorer_of, *p) for p in asked):
-            yield done if isinstance(done, LLMError) else done.scores()
-
-    def score_continuations(
-        self, asked: Iterable[tuple[Sequence[int], Sequence[int]]]
-    ) -> Iterator[Continuation | LLMError]:
-        """The log-probability of each token of a continuation; see `provider.BatchScoring`."""
-        for done in self._side_by_side(
-            functools.partial(scoring.line, self._engine, *pair) for pair in asked
-        ):
-            yield done if isinstance(done, LLMError) else done.found()
-
-    def _side_by_side(self, asked: Iterable[Callable[[], W]]) -> Iterator[W | LLMError]:
-        scheduler, slots = self._engine.scheduler, self._engine.loaded().forward.n_slots
-        return side_by_side.run(asked, scheduler.submit, JOBS_PER_SLOT * slots)
-
     def _submit(
         self,
         request: Request,
@@ -424,18 +383,6 @@ class Local:
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
         """The probability of "yes" against "no" where the model is asked about each document."""
         return judge(self, query, documents)
-
-    # ------------------------------------------------------------------ scoring
-
-    def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
-        """Each id with its logprob and rank given the ids before it; the first has none."""
-        self._renderer.check_ids(ids)
-        return scoring.score(self._engine, ids, top)
-
-    def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
-        """Log-probabilities of the next token at each position, float32 [len(ids), vocab]."""
-        self._renderer.check_ids(ids)
-        return scoring.logprobs(self._engine, ids)
 
 
 def _read_behind(lead: str, constraint: Constraint, text: str) -> object:
