@@ -29,7 +29,7 @@ POINTS = {
     "rot_q": "attn.hook_rot_q",  # [P, heads, head_dim]: queries after their rotation
     "rot_k": "attn.hook_rot_k",  # [P, kv heads, head_dim]: keys after their rotation
     "v": "attn.hook_v",  # [P, kv heads, head_dim]: values
-    "z": "attn.hook_z",  # [P, heads, head_dim]: what each head gives
+    "z": "attn.hook_z",  # [P, heads, value_dim]: what each head gives
     "pattern": "attn.hook_pattern",  # [heads, P, T]: who looks at whom; rows sum to 1
 }
 OUTSIDE = {
@@ -350,6 +350,7 @@ class Anatomy:
     n_heads: int
     n_kv_heads: int
     head_dim: int
+    value_dim: int
     n_vocab: int
     parallel: frozenset[int] = frozenset()
     softcap: float | None = None
@@ -357,9 +358,9 @@ class Anatomy:
 
     def width(self, point: str) -> int:
         """Numbers of one row of a point, heads side by side."""
-        heads = {"rot_q": self.n_heads, "z": self.n_heads}.get(point)
-        if point in ("rot_k", "v"):
-            heads = self.n_kv_heads
+        if point == "z":
+            return self.n_heads * self.value_dim
+        heads = {"rot_q": self.n_heads, "rot_k": self.n_kv_heads, "v": self.n_kv_heads}.get(point)
         return self.dim if heads is None else heads * self.head_dim
 
 

@@ -184,7 +184,7 @@ def _attention(
     a = inside.anatomy
     matrix = inside.weight("attn_output", i).astype(np.float64)
     z = held["z", i][0].astype(np.float64)
-    given = np.stack([matrix[:, h * a.head_dim : (h + 1) * a.head_dim] @ z[h]
+    given = np.stack([matrix[:, h * a.value_dim : (h + 1) * a.value_dim] @ z[h]
                       for h in range(a.n_heads)])  # fmt: skip
     raw = given.sum(0)
     if inside.has("attn_output_bias", i):

@@ -54,7 +54,7 @@ def anatomy_of(config: "Config") -> Anatomy:
     parallel = frozenset(i for i, layer in enumerate(config.layers) if layer.block.parallel)
     return Anatomy(
         config.n_layers, config.dim, config.n_heads, config.n_kv_heads, config.head_dim,
-        config.n_tokens, parallel, config.logit_softcap, config.logit_scale,
+        config.value_dim, config.n_tokens, parallel, config.logit_softcap, config.logit_scale,
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ class _Resolver:
         if edit.head is not None:
             if not 0 <= edit.head < a.n_heads:
                 raise RequestError(f"there is no head {edit.head}: a block has {a.n_heads}")
-            column, width = edit.head * a.head_dim, a.head_dim
+            column, width = edit.head * a.value_dim, a.value_dim
         values, positions = self._values(edit, (point, at), column, width)
         return self._runs(edit, point, at, column, values, positions)
 
@@ -389,7 +389,9 @@ class Plan:
             return self._pattern(cast(int, block), positions)
         watch = self._watches[self._point(site)]
         rows = self._picked(watch, positions)
-        return rows.reshape(len(rows), -1, self._anatomy.head_dim) if name in HEADS else rows
+        a = self._anatomy
+        entries = a.value_dim if name == "z" else a.head_dim
+        return rows.reshape(len(rows), -1, entries) if name in HEADS else rows
 
     def _picked(self, watch: "Watch", positions: tuple[int, ...]) -> "F32":
         if len(positions) == positions[-1] - positions[0] + 1:
@@ -413,9 +415,14 @@ class Plan:
         gap = np.array(positions)[:, None] - np.arange(end)
         seen = (gap >= 0) & (gap < (c.layers[block].window or end + 1))
         scores = np.where(seen, scores, np.float32(-np.inf))
-        scores -= scores.max(-1, keepdims=True)
+        top, more = scores.max(-1, keepdims=True), np.float32(0)
+        if self._inside.has("attn_sinks", block):  # a score of each head that no position takes
+            sinks = self._inside.weight("attn_sinks", block).reshape(-1, 1, 1)
+            top = np.maximum(top, sinks)
+            more = np.exp(sinks - top)
+        scores -= top
         weights = np.exp(scores, out=scores)
-        weights /= weights.sum(-1, keepdims=True)
+        weights /= weights.sum(-1, keepdims=True) + more
         return cast("F32", weights)
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from support import families
 from support.kernels_oracle import Oracle
 from support.toy import toy_gguf
 
@@ -49,6 +50,20 @@ def whole(llm):
 
 
 # ----------------------------------------------------------------------------- records
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "deepseek2"])
+def test_patterns_times_values_are_what_heads_give(name, tmp_path):
+    """Sinks take a part of the attention; values may be shorter than keys."""
+    case = families.CASES[name]
+    path = families.write(tmp_path / f"{name}.gguf", case)
+    with contextlib.closing(_llm(path).provider) as provider:
+        record = LLM(provider).inspect(TEXT, read=["blocks.*"])
+        for i in range(case.layers):
+            pattern, v, z = record["pattern", i], record["v", i], record["z", i]
+            v = np.repeat(v, len(pattern) // v.shape[1], 1)[..., : z.shape[-1]]
+            np.testing.assert_allclose(np.einsum("hqk,khd->qhd", pattern, v), z, atol=1e-3)
+            assert (pattern.sum(-1) < 0.999).any() == (name == "gpt-oss")
 
 
 def test_an_array_answers_to_all_its_names(whole):
