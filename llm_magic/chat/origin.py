@@ -5,6 +5,7 @@ With it a saved reply can be generated again and compared. Nothing here is shown
 
 import os
 import re
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
@@ -12,6 +13,7 @@ from typing import Protocol, Self, runtime_checkable
 from ..json_types import JsonObject
 from ..models.cache import sha256
 
+LARGE = 256 << 20  # bytes of a file that take a noticeable part of a second
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf", re.DOTALL)
 
 
@@ -48,6 +50,11 @@ class ModelFile:
             return "+".join(sha256(path) for path in self.paths)
         except OSError:
             return None
+
+    def hash_ahead(self) -> None:
+        """Hash a large file on a thread, so that nobody waits for it at the end of an answer."""
+        if sum(size for size, _ in self.state) > LARGE:
+            threading.Thread(target=self.sha256, name="llm_magic hash", daemon=True).start()
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from .reply import Reply
 
 VERSION = 1
 MAX_TOKENS = 1_000_000
+MAX_DEPTH = 32  # of branches of branches
 REMOTE = "its provider does not say which model file answered"
 TOOLS = "tools ran between its tokens, and what they did is not done again"
 SECRET = "the prompt is not saved (save_prompt is off)"
@@ -181,12 +182,18 @@ def unsealed(data: object) -> Mapping[str, object]:
     return found
 
 
-def record_in(value: object) -> Record:
+def record_in(value: object, depth: int = 0) -> Record:
     """A record of `record_out`.
+
+    Args:
+        value: The JSON.
+        depth: How many replies it is a branch of.
 
     Raises:
         ValueError: It is none.
     """
+    if depth > MAX_DEPTH:
+        raise saved.fail("branches are nested too deeply")
     data = saved.object_in(value, "a record")
     model = saved.text_in(data.get("model"), "model")
     if why := saved.text_in(data.get("unchecked", ""), "unchecked"):
@@ -211,7 +218,9 @@ def record_in(value: object) -> Record:
         logprobs=tuple(map(_bits_in, logprobs)),
         finish=None if finish is None else saved.text_in(finish, "finish"),
         choices=saved.choices_in(data.get("choices")),
-        branches=tuple((saved.whole_in(at, "a place"), record_in(b)) for at, b in branches),
+        branches=tuple(
+            (saved.whole_in(at, "a place"), record_in(b, depth + 1)) for at, b in branches
+        ),
     )
 
 

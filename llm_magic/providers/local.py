@@ -145,6 +145,7 @@ class Local(LocalScoring):
             if self._began is not None:
                 self._load_seconds = time.perf_counter() - self._began
                 self._began = None
+                self._file.hash_ahead()
 
     @property
     def engine(self) -> "Engine":

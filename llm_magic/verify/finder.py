@@ -55,8 +55,11 @@ class Finder:
 
     def _roomy(self, llm: LLM, origin: Origin, record: Record) -> tuple[LLM, Origin] | str:
         grow = getattr(llm.provider, "grow", None)
-        if callable(grow):
-            grow(needed(record), None, None)
+        try:
+            if callable(grow):
+                grow(needed(record), None, None)
+        except LLMError as e:
+            return f"{record.model} has no room for it: {e}"
         return llm, origin
 
 

@@ -175,6 +175,29 @@ def test_a_record_that_is_none_is_refused(origin: Origin, change: dict[str, Any]
         record_in(out(reply_of(origin)) | change)
 
 
+def test_branches_that_are_nested_without_end_are_refused(origin: Origin) -> None:
+    record: dict[str, Any] = out(reply_of(origin))
+    for _ in range(100):
+        record = {**record, "branches": [[0, record]]}
+    with pytest.raises(ValueError, match="too deeply"):
+        record_in(record)
+
+
+def test_a_large_file_is_hashed_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llm_magic.chat import origin
+
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"x" * 10)
+    hashed: list[str] = []
+    monkeypatch.setattr(origin, "sha256", lambda p: hashed.append(p) or "0")
+    monkeypatch.setattr(origin.threading.Thread, "start", lambda self: self.run())
+    ModelFile.of(path).hash_ahead()
+    assert not hashed
+    monkeypatch.setattr(origin, "LARGE", 5)
+    ModelFile.of(path).hash_ahead()
+    assert hashed == [str(path)]
+
+
 def test_a_request_comes_back_as_it_was_asked() -> None:
     tool = ToolSpec("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}}})
     given = (Token(9, b"x", None, None, forced=True),)

@@ -221,7 +221,11 @@ def _text(kind: str, then: str, now: str, loose: bool, same: bool) -> Iterator[s
 
 def _first(kind: str, then: str, now: str) -> str:
     """The first difference of two texts: where it is, and what stands there."""
-    match = difflib.SequenceMatcher(None, then, now, autojunk=False) if len(then) < 4000 else None
+    match = (
+        difflib.SequenceMatcher(None, then, now, autojunk=False)
+        if max(len(then), len(now)) < 4000
+        else None
+    )
     at = next((i for i, (x, y) in enumerate(zip(then, now, strict=False)) if x != y),
               min(len(then), len(now)))  # fmt: skip
     if match is not None:
