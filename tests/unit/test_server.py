@@ -17,6 +17,7 @@ import psutil
 import pytest
 from support.servers import CHAT, client, frames, raw, served
 
+from llm_magic.bench.served import compare
 from llm_magic.chat.parsing.syntax import SYNTAXES
 from llm_magic.errors import ContextOverflowError, EngineError, RequestError, UnsupportedError
 from llm_magic.events import Piece
@@ -885,3 +886,13 @@ def test_a_model_serves_itself():
         assert server.page == f"{server.url.removesuffix('v1')}#{server.token}"
         assert server in running.running()
     assert server not in running.running()
+
+
+def test_the_benchmark_measures_the_server_beside_the_bare_stream():
+    provider = Scripted(lambda request: HELLO, delay=0.002)
+    llm = LLM(provider)
+    with llm.serve() as server:
+        found = compare(llm, server, tokens=4, rounds=2)
+    assert len(found) == 2
+    assert all(value > 0 for pair in found for value in pair)
+    assert len(provider.requests) == 6  # one round warms up
