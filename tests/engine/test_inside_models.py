@@ -55,6 +55,23 @@ def test_records_and_lenses_are_those_of_transformers(name):
     llm.unload()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_control_vector_steers_as_in_transformers(name, tmp_path):
+    """Through its file; the vectors are those of tests/data/inside/regenerate.py."""
+    reference = golden(name)
+    llm = llm_magic.load(name)
+    dim, last = llm.provider.inside.anatomy.dim, llm.provider.inside.anatomy.n_layers - 1
+    directions = {i: np.random.default_rng(i).standard_normal(dim) for i in range(3, 9)}
+    llm_magic.ControlVector(directions, "llama").save(tmp_path / "v.gguf")
+    vector = llm.control_vector(tmp_path / "v.gguf")
+    found = llm.inspect(reference["ids"].tolist(), ("resid_post", last), edit=vector)
+    stream = found["resid_post", last]
+    assert off(stream[:, reference["entries"]], reference["steered"]) <= 1e-2
+    best = llm.provider.inside.likeliest(stream, 1).ids[:, 0]
+    np.testing.assert_array_equal(best, reference["steered_best"])
+    llm.unload()
+
+
 @pytest.mark.model
 def test_the_portable_path_is_transformers_to_four_digits(smollm2_path):
     reference = golden("smollm2")
