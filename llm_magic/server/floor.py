@@ -28,6 +28,24 @@ class Floor:
         self._free = asyncio.Semaphore(places)
         self.waiting = 0
         self.running = 0
+        self._halts: set[Callable[[], None]] = set()  # one for each request under way
+        self._halted = False
+
+    def join(self, halt: Callable[[], None]) -> None:
+        """A request has begun; `halt` ends it when the server stops."""
+        self._halts.add(halt)
+        if self._halted:
+            halt()
+
+    def part(self, halt: Callable[[], None]) -> None:
+        """The request has ended."""
+        self._halts.discard(halt)
+
+    def halt(self) -> None:
+        """The server stops: end every request, also those that begin now."""
+        self._halted = True
+        for halt in list(self._halts):
+            halt()
 
     def check(self) -> None:
         """Refuse a request while too many wait."""

@@ -14,6 +14,7 @@ from ..chat.reply import Reply
 from ..events import CallDone, Event
 from ..provider import Stream
 from .floor import Floor, post
+from .problems import FAILED, NO_RETRY, ApiError
 
 MOST_AHEAD = 64  # events that may wait for a client that reads slowly; then the model waits too
 
@@ -75,12 +76,14 @@ class Reading:
         self._lock = threading.Lock()
         self._streams: list[Stream] = []
         self._gone = False
+        self._halted = False
         self._left = len(choices)
         self._starter: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start the choices as places become free."""
         self._floor.check()
+        self._floor.join(self.halt)
         self._starter = self._loop.create_task(self._start())
 
     async def _start(self) -> None:
@@ -99,8 +102,9 @@ class Reading:
 
         Raises:
             Gone: The reading was closed.
+            ApiError: The server stops.
         """
-        while self._left and not self._gone:
+        while self._left and not self._gone and not self._halted:
             try:
                 async with asyncio.timeout(timeout):
                     await self._arrived.wait()
@@ -115,12 +119,20 @@ class Reading:
             self._left -= sum(isinstance(item, Ended | Failed) for _, item in batch)
             if batch:
                 return batch
+        if self._halted and self._left:
+            raise ApiError(503, "the server has stopped", FAILED, "stopped", headers=NO_RETRY)
         if self._left:
             raise Gone
         return None
 
+    def halt(self) -> None:
+        """The server stops: the client is told, then the reading is closed."""
+        self._halted = True
+        self._arrived.set()
+
     def close(self, reason: str = "cancelled") -> None:
         """Stop all streams; their slots become free at their next token. Idempotent."""
+        self._floor.part(self.halt)
         if self._starter is not None:
             self._starter.cancel()
         with self._lock:

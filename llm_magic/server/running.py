@@ -25,7 +25,7 @@ from ..arguments import count, shown
 from ..errors import RequestError
 from ..llm import LLM
 from .answers import Kitchen
-from .floor import Floor
+from .floor import Floor, post
 from .guard import Access
 from .routes import application
 from .stats import Served, Stats
@@ -56,7 +56,9 @@ class Server:
         self._pid = os.getpid()
         self._stats = Stats()
         self._stopping = threading.Lock()
-        kitchen = Kitchen(llm, llm.model, Floor(places, MOST_WAITING), self._stats, seconds)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._floor = Floor(places, MOST_WAITING)
+        kitchen = Kitchen(llm, llm.model, self._floor, self._stats, seconds)
         config = uvicorn.Config(
             application(kitchen, access), http=Protocol, ws="none", lifespan="off", loop="asyncio",
             log_config=None, log_level="critical", access_log=False, proxy_headers=False,
@@ -119,6 +121,8 @@ class Server:
         if self._pid != os.getpid():
             return  # of the process that this one was forked from
         with self._stopping:
+            if self._loop is not None:  # clients are told, and then their connections end
+                post(self._loop, self._floor.halt)
             self._uvicorn.should_exit = True
             if self._thread.is_alive() and threading.current_thread() is not self._thread:
                 self._thread.join(STOP_SECONDS)
@@ -131,6 +135,7 @@ class Server:
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
             runner.run(self._uvicorn.serve(sockets=[self._socket]))
 
 

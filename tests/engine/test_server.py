@@ -129,7 +129,7 @@ def test_tokens_and_templates_go_there_and_back(smollm2, server):
 
 
 def test_a_cell_of_the_notebook_does_not_wait_for_eight_clients(smollm2, server, official):
-    """B115. Their answers are long; one slot of the model stays free of the server."""
+    """Their answers are long; one slot of the model stays free of the server."""
     done, lock, stop = [], threading.Lock(), threading.Event()
 
     def fetch(i: int) -> None:
