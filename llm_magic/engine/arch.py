@@ -107,6 +107,8 @@ class Architecture:
         attention_scale: (n_layers, dim, n_heads, head_dim) -> what the key `attention.scale` is
             where the file lacks it.
         scaled_by: keys -> what attention_scale is multiplied by.
+        context: keys -> the most tokens that are computed rightly, where that is less than what
+            the model was made for.
         learned_positions: A table of positions is added to the embedding.
         divided_logits: The key `logit_scale` divides the logits; else it multiplies them.
         names: Role -> name in the file, where it is another than in `LAYER_WEIGHTS`.
@@ -126,6 +128,7 @@ class Architecture:
         default=lambda _n_layers, _dim, _n_heads, head_dim: 1.0 / math.sqrt(head_dim)
     )
     scaled_by: "Callable[[_Keys], float] | None" = None
+    context: "Callable[[_Keys], int] | None" = None
     learned_positions: bool = False
     divided_logits: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
@@ -267,6 +270,13 @@ def _deepseek2_scale(keys: _Keys) -> float:
     return (1.0 + by * max(0.0, math.log(_yarn(keys).factor))) ** 2
 
 
+def _mistral3_context(keys: _Keys) -> int:
+    """Beyond its original context queries grow with their position, which no part computes."""
+    if keys.optional("attention.temperature_scale") is None:
+        return keys.count("context_length")
+    return keys.count("rope.scaling.original_context_length")
+
+
 # Declared out: models with a recurrent state, whole or in some layers (TG-81).
 RECURRENT = frozenset(
     {
@@ -406,6 +416,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         turns=_windows_turn,
         adjust=_one_norm,
     ),
+    "qwen2vl": Architecture("Qwen2-VL, Qwen2.5-VL (text)", "halves"),
+    "qwen3vl": Architecture(
+        "Qwen3-VL (text)", "halves", (Attention(qk_norm=QKNorm()), FeedForward())
+    ),
+    "mistral3": Architecture(
+        "Ministral 3, Devstral 2", "adjacent", context=_mistral3_context, adjust=_mixture
+    ),
     "qwen2moe": Architecture("Qwen1.5-MoE, Qwen2-57B-A14B", "halves", (Attention(), Experts())),
     "qwen3moe": Architecture(
         "Qwen3-30B-A3B, Qwen3-235B-A22B",
@@ -486,6 +503,9 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
     if row.adjust:
         row = row.adjust(row, keys, shapes)
     rope = _rope(keys, row.pairs, head_dim, shapes)
+    n_ctx = keys.count("context_length")
+    if row.context:
+        n_ctx = min(n_ctx, row.context(keys))
     blocks, fused = _blocks(row, keys, shapes, n_layers)
     extras = {r for r in _EXTRAS if MODEL_WEIGHTS[r] in shapes}
     extras |= {"positions"} if row.learned_positions else set()
@@ -504,8 +524,8 @@ def _config(name: str, row: Architecture, keys: _Keys, shapes: Shapes) -> Config
         value_dim=value_dim,
         n_vocab=n_vocab,
         n_tokens=n_tokens,
-        n_ctx_train=keys.count("context_length"),
-        n_ctx_most=keys.count("context_length"),
+        n_ctx_train=n_ctx,
+        n_ctx_most=n_ctx,
         layers=tuple(
             Layer(block, *turn)
             for block, turn in zip(blocks, row.turns(keys, n_layers, rope), strict=True)

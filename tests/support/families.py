@@ -147,6 +147,18 @@ CASES: dict[str, Case] = {
     "qwen2": Case("qwen2", PRE | attention(bias=True) | gated()),
     "qwen2-yarn": Case("qwen2", PRE | attention(bias=True) | gated(), YARN),
     "qwen3": Case("qwen3", PRE | HEAD_NORMS | attention() | gated()),
+    "qwen2vl": Case(
+        "qwen2vl", PRE | attention(bias=True) | gated(), {"rope.dimension_sections": [2, 3, 3, 0]},
+    ),
+    "qwen3vl": Case(
+        "qwen3vl", PRE | HEAD_NORMS | attention() | gated(),
+        {"rope.dimension_sections": [3, 3, 2, 0]},
+    ),
+    "mistral3": Case(
+        "mistral3", PRE | attention() | gated(),
+        {"rope.dimension_count": HEAD, **YARN, "rope.scaling.yarn_log_multiplier": 1.0,
+         "attention.temperature_scale": 0.1, **GEMMA}, tied=False, n_ctx=64,
+    ),
     "phi3": Case(
         "phi3",
         PRE | fused() | plain(up=2 * FF),

@@ -221,6 +221,16 @@ def test_yarn_keeps_fast_pairs_and_slows_slow_ones(llama):
     assert "rope.freq_base" in text
 
 
+def test_a_context_that_no_part_computes_is_left_out():
+    """Queries of Ministral 3 grow with their position beyond the original context."""
+    case = CASES["mistral3"]
+    metadata = {f"mistral3.{key}": value for key, value in families.keys(case).items()}
+    metadata["general.architecture"] = "mistral3"
+    assert read_config(metadata, families.tensors(case)).n_ctx_train == 64
+    del metadata["mistral3.attention.temperature_scale"]
+    assert read_config(metadata, families.tensors(case)).n_ctx_train == families.CTX
+
+
 def test_longrope_takes_the_factors_of_its_context(llama):
     shapes = {"rope_factors_long.weight": (8,), "rope_factors_short.weight": (8,)}
     keys = {"llama.rope.scaling.original_context_length": 128}

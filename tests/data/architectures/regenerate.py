@@ -138,6 +138,15 @@ def mistral(case: Case, w: Weights) -> Any:
     return hf.MistralForCausalLM(config), by_names(case, w, LLAMA_NAMES, permuted=True)
 
 
+def mistral3(case: Case, w: Weights) -> Any:
+    rope = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+    config = hf.Ministral3Config(
+        **COMMON, **RMS, num_hidden_layers=case.layers, rope_parameters=rope,
+        tie_word_embeddings=False, sliding_window=None,
+    )  # fmt: skip
+    return hf.Ministral3ForCausalLM(config), by_names(case, w, LLAMA_NAMES, permuted=True)
+
+
 def plain(
     name: str, names: dict[str, str] | None = None, permuted: bool = False, **more: Any
 ) -> Callable[[Case, Weights], Any]:
@@ -545,6 +554,7 @@ FAMILIES: dict[str, Callable[[Case, Weights], Any]] = {
     ),
     "deepseek2": deepseek2,
     "deepseek2-joined": deepseek2,
+    "mistral3": mistral3,
     "gpt-oss": gpt_oss,
     "gpt-oss-yarn": gpt_oss,
     "gpt-oss-mxfp4": gpt_oss,
