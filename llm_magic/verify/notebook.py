@@ -49,11 +49,27 @@ class Output:
         return self.source.strip().partition("\n")[0]
 
 
-def digest(line: str, cell: str) -> str:
-    """A short hash of a cell magic: its line and its text, without blanks at the ends."""
-    return sha256(f"{line.strip()}\n{cell.strip()}".encode("utf-8", "surrogatepass")).hexdigest()[
-        :16
-    ]
+def digest(name: str, line: str, cell: str) -> str:
+    """A short hash of a cell magic: its name, its line and its text, without blanks at the ends."""
+    text = f"%%{name} {line.strip()}\n{cell.strip()}"
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def ran_as(source: str, ran: str) -> bool:
+    """Whether a cell's text is still that of the magic that ran, which `digest` has hashed.
+
+    The magic may stand below another one, such as `%%time`. Of a cell without any (it called
+    `run_cell_magic`, say) nothing can be told.
+
+    >>> ran_as("%%time\\n%%llm -t 0\\nHi\\n", digest("llm", "-t 0", "Hi"))
+    True
+    """
+    lines = source.split("\n")
+    for i, line in enumerate(lines):
+        name, _, rest = line.strip().partition(" ")
+        if digest(name[2:], rest, "\n".join(lines[i + 1 :])) == ran and name.startswith("%%"):
+            return True
+    return not any("%" in line for line in lines)
 
 
 def outputs(path: Path) -> tuple[list[Output], int]:

@@ -9,7 +9,7 @@ from ..chat.record import Record
 from ..chat.reply import Reply
 from ..errors import LLMError
 from .finder import Finder
-from .notebook import Output, digest, outputs
+from .notebook import Output, outputs, ran_as
 from .replay import replay
 from .report import Check, Report, Verdict
 
@@ -96,11 +96,7 @@ def _one(output: Output, record: Record, finder: Finder) -> tuple[Check, Reply |
 def _edited(output: Output) -> list[str]:
     """Whether the cell is the one that ran."""
     ran = output.drawn.get("cell")
-    if not isinstance(ran, str) or not ran or not output.source.startswith("%%"):
-        return []
-    first, _, rest = output.source.partition("\n")
-    line = first.partition(" ")[2]
-    if digest(line, rest) == ran:
+    if not isinstance(ran, str) or not ran or ran_as(output.source, ran):
         return []
     return ["the cell was changed after it ran: the reply answers another text"]
 

@@ -51,8 +51,10 @@ def test_true_outputs_pass_and_a_corrupted_one_fails(short):
 
 @pytest.mark.model
 def test_the_replies_of_the_committed_notebooks_are_what_the_model_says():
-    books = [p for p in sorted(QUICKSTART.parent.glob("*.ipynb")) if '"llm_magic_record": {' in p.read_text()]
-    assert QUICKSTART in books
-    command = [sys.executable, "-m", "llm_magic", "verify", *map(str, books)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    books = sorted(QUICKSTART.parent.glob("*.ipynb"))
+    kept = [path for path in books if '"llm_magic_record": {' in path.read_text(encoding="utf-8")]
+    assert QUICKSTART in kept
+    for path in kept:  # 2: those of a server, which cannot be checked
+        command = [sys.executable, "-m", "llm_magic", "verify", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode in ((0,) if path == QUICKSTART else (0, 2)), done.stdout

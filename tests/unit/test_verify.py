@@ -323,9 +323,12 @@ def test_a_record_that_was_changed_differs(origin: Origin, tmp_path: Path) -> No
 
 
 def test_a_cell_that_was_edited_is_known_by_its_hash() -> None:
-    one = notebook.digest(" -t 0", "Hi\n")
-    assert one == notebook.digest("-t 0", "Hi")
-    assert one != notebook.digest("-t 0", "Hi!")
+    ran = notebook.digest("llm", " -t 0", "Hi\n")
+    for source in ("%%llm -t 0\nHi", "%%llm   -t 0 \nHi\n\n", "%%time\n%%llm -t 0\nHi"):
+        assert notebook.ran_as(source, ran)
+    for source in ("%%llm -t 0\nHi!", "%%llm -t 1\nHi", "%%lam -t 0\nHi", "%0llm -t 0\nHi"):
+        assert not notebook.ran_as(source, ran)
+    assert notebook.ran_as("run_cell_magic('llm', '-t 0', 'Hi')", ran)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"worksheets": []}'])

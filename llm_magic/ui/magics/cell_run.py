@@ -22,7 +22,7 @@ from .tool_outputs import separate_outputs
 def run_cell(nb: Notebook, line: str, cell: str) -> None:
     """Run a cell as typed: the rest of its first line, and its text."""
     args = cell_options.parse(nb, line)
-    nb.cell = digest(line, cell)
+    nb.cell = digest(nb.magic_name, line, cell)
     try:
         run(nb, args, _text(nb, args, cell))
     finally:
