@@ -320,6 +320,14 @@ CASES: dict[str, Case] = {
          "rope.scaling.yarn_log_multiplier": 0.0707},
         first=LATENT_NORMS | LATENT | JOINED | gated(), tied=False, peer=NO_LATENT,
     ),
+    "moonlight": Case(
+        "deepseek2",
+        LATENT_NORMS | LATENT | JOINED | experts(shared=EXPERT_FF)
+        | {"exp_probs_b.bias": (EXPERTS,)},
+        {**LATENT_KEYS, "attention.head_count_kv": HEADS, "expert_gating_func": 2,
+         "expert_weights_norm": True},
+        first=LATENT_NORMS | LATENT | JOINED | gated(), tied=False, peer=NO_LATENT,
+    ),
     "nemotron": Case(
         "nemotron", PRE_BIAS | attention() | plain(), {"rope.dimension_count": 8},
         other=OUT_BIAS, norm="layer", tied=False,

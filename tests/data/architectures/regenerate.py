@@ -462,14 +462,19 @@ def deepseek2(case: Case, w: Weights) -> Any:
     rope = ROPE
     if "rope.scaling.type" in case.keys:
         rope = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
-    config = hf.DeepseekV2Config(
+    sigmoid = "expert_gating_func" in case.keys
+    version = "3" if sigmoid else "2"
+    kind = getattr(hf, f"DeepseekV{version}Config")
+    more = {"n_group": 1, "topk_group": 1, "rope_interleave": True} if sigmoid else {}
+    config = kind(
         **{**COMMON, "num_key_value_heads": HEADS, "head_dim": 8}, **RMS,
         num_hidden_layers=case.layers, rope_parameters=rope, tie_word_embeddings=False,
         kv_lora_rank=32, q_lora_rank=None, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=12,
         n_routed_experts=EXPERTS, n_shared_experts=1, num_experts_per_tok=USED,
-        first_k_dense_replace=1, moe_intermediate_size=EXPERT_FF, norm_topk_prob=False,
-        routed_scaling_factor=1.5, topk_method="greedy",
+        first_k_dense_replace=1, moe_intermediate_size=EXPERT_FF, norm_topk_prob=sigmoid,
+        routed_scaling_factor=1.5, topk_method="greedy", **more,
     )  # fmt: skip
+    model = getattr(hf, f"DeepseekV{version}ForCausalLM")(config)
     names = {
         **LLAMA_NAMES, "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
         "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
@@ -487,7 +492,9 @@ def deepseek2(case: Case, w: Weights) -> Any:
             gate, up, down = (w[f"blk.{i}.ffn_{m}_exps.weight"] for m in ("gate", "up", "down"))
             state[f"{at}mlp.experts.gate_up_proj"] = np.concatenate([gate, up], 1)
             state[f"{at}mlp.experts.down_proj"] = down
-    return hf.DeepseekV2ForCausalLM(config), state
+        if (correction := w.get(f"blk.{i}.exp_probs_b.bias")) is not None:
+            state[f"{at}mlp.gate.e_score_correction_bias"] = correction
+    return model, state
 
 
 LOCAL3 = ["sliding_attention"] * 3 + ["full_attention"]
@@ -554,6 +561,7 @@ FAMILIES: dict[str, Callable[[Case, Weights], Any]] = {
     ),
     "deepseek2": deepseek2,
     "deepseek2-joined": deepseek2,
+    "moonlight": deepseek2,
     "mistral3": mistral3,
     "gpt-oss": gpt_oss,
     "gpt-oss-yarn": gpt_oss,
