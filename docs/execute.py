@@ -22,6 +22,7 @@ def execute(path: Path) -> None:
         timeout=600,
         kernel_name="python3",
         record_timing=False,  # time stamps would change with every run
+        coalesce_streams=True,  # so would the number of messages that a text came in
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
