@@ -31,7 +31,7 @@ from .text import Text
 
 QUIET_SECONDS = 15.0  # without an event, until a comment shows that the connection lives
 # Between two sends. Each wakes the client, which takes a core that the model could use.
-PACE_SECONDS = 0.012
+PACE_SECONDS = 0.02
 ALIVE = b": still here\n\n"
 END = b"data: [DONE]\n\n"
 STREAM_HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"),
@@ -140,7 +140,7 @@ class Answer:
                     chunks += self._chunks(*item)
             finally:  # what came before a failure is sent too
                 await _send(send, b"".join(map(_event, chunks)) if batch else ALIVE)
-            await asyncio.sleep(PACE_SECONDS)
+            await reading.pause(PACE_SECONDS)
         total = _event(self._shape.total(self._usage())) if self._ask.usage else b""
         await _send(send, total + END, last=True)
 

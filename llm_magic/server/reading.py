@@ -70,6 +70,7 @@ class Reading:
         self._loop = asyncio.get_running_loop()
         self._items: deque[Item] = deque()
         self._arrived = asyncio.Event()
+        self._ending = asyncio.Event()  # a choice has ended, and the loop has not looked
         self._armed = False  # the loop will look; set by readers, cleared by the loop
         self._room = threading.Event()
         self._room.set()
@@ -111,6 +112,7 @@ class Reading:
             except TimeoutError:
                 return []
             self._arrived.clear()
+            self._ending.clear()
             self._armed = False
             batch = []
             while self._items:
@@ -125,10 +127,19 @@ class Reading:
             raise Gone
         return None
 
+    async def pause(self, seconds: float) -> None:
+        """Let more arrive before the next batch; an end does not wait."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
+        except TimeoutError:
+            return
+
     def halt(self) -> None:
         """The server stops: the client is told, then the reading is closed."""
         self._halted = True
         self._arrived.set()
+        self._ending.set()
 
     def close(self, reason: str = "cancelled") -> None:
         """Stop all streams; their slots become free at their next token. Idempotent."""
@@ -140,6 +151,7 @@ class Reading:
             streams = list(self._streams)
         self._room.set()
         self._arrived.set()
+        self._ending.set()
         for stream in streams:
             stream.cancel(reason)
 
@@ -161,6 +173,7 @@ class Reading:
                 self._streams.remove(stream)
         choice.told(stream.reply if stream is not None else None, error)
         self._put(index, end)
+        post(self._loop, self._ending.set)
         post(self._loop, self._floor.leave)
 
     def _follow(self, index: int, choice: Choice, stream: Stream) -> None:
