@@ -33,7 +33,8 @@ ORDER = {
     "llm.py hub.py branching.py bench __main__.py ui",
     "bench": "report.py subjects.py worker.py measure.py notebook.py random_model.py command.py",
     "models": "table.py cache.py wheels.py web.py",
-    "engine": "gguf.py quants.py tokenizer blocks.py arch.py rope.py forward.py device.py heap.py "
+    "engine": "gguf.py quants.py tokenizer blocks.py arch.py rope.py "
+    "arch_rules.py arch_config.py arch_rope.py arch_keys.py forward.py device.py heap.py "
     "gate.py portable kernels serving load.py",
     "engine/tokenizer": "tokenizer.py vocabulary.py pretokenizers.py",
     "engine/portable": "forward.py graph.py programs.py",

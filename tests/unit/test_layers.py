@@ -40,7 +40,10 @@ LEVELS = {
     "engine": (
         {"gguf_fields", "lowbit", "cpu", "rope"},
         {"gguf", "compiler", "compile_cache"},
-        {"quants", "device", "blocks"},
+        {"quants", "device", "blocks", "arch_keys"},
+        {"arch_rope"},
+        {"arch_rules"},
+        {"arch_config"},
         {"tokenizer", "arch", "latent", "heap", "gate", "room"},
         {"forward"},
         {"portable", "kernels", "serving"},
