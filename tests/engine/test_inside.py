@@ -354,6 +354,21 @@ def test_causes_are_those_of_brute_force_bit_for_bit(llm):
         reply.causes(parts="words", llm=llm)
 
 
+def test_causes_evaluate_each_beginning_once(llm):
+    """What is left out last comes first, so the rest of each text is all that is evaluated."""
+    reply = llm.complete(" ".join(f"The world {i} and the land." for i in range(6)), max_tokens=3)
+    forward, rows = llm.provider.engine.loaded().forward, []
+    step = forward.step
+    forward.step = lambda tokens, *rest: rows.append(len(tokens)) or step(tokens, *rest)
+    try:
+        parts = reply.causes(llm=llm).parts
+    finally:
+        del forward.step
+    assert len(parts) == 6
+    n, said = len(reply.prompt_ids), len(reply.tokens)
+    assert sum(rows) <= sum(n - part.stop + said for part in parts) + n + said
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -33,22 +33,21 @@ def model(tmp_path_factory):
     return path
 
 
-@pytest.fixture(params=[*VARIANTS, "portable"])
+@pytest.fixture(scope="module", params=[*VARIANTS, "portable"])
 def make(request, model):
-    """A function that makes the forward pass of one path; what it made is closed."""
-    made = []
+    """A function that makes the forward pass of one path, one for each file; all are closed."""
+    made = {}
 
     def forward(arch):
-        if request.param == "portable":
-            made.append(portable_forward(model(arch)))
-        else:
-            made.append(
-                kernel_forward(model(arch), n_ctx=64, n_slots=2, target=request.param, threads=2)
-            )
-        return made[-1]
+        if arch not in made and request.param == "portable":
+            made[arch] = portable_forward(model(arch))
+        elif arch not in made:
+            options = {"n_ctx": 64, "n_slots": 2, "threads": 2}
+            made[arch] = kernel_forward(model(arch), target=request.param, **options)
+        return made[arch]
 
     yield forward
-    for one in made:
+    for one in made.values():
         one.close()
 
 
