@@ -399,3 +399,18 @@ def test_the_lab_keeps_what_the_sampler_keeps(llm, settings):
     assert all(len(a) >= len(b) for a, b in pairwise(lab.stages))
     with pytest.raises(RequestError, match="sampling settings only"):
         llm.sampling_lab(TEXT, logprobs=3)
+
+
+def test_parallel_blocks_have_no_middle_and_add_up_all_the_same(tmp_path):
+    path = families.write(tmp_path / "g.gguf", families.CASES["gptneox"])
+    with contextlib.closing(_llm(path).provider) as provider:
+        llm = LLM(provider)
+        for ask in (
+            lambda: llm.inspect([5, 6, 7], "blocks.0.hook_resid_mid"),
+            lambda: llm.complete([5, 6, 7], edit=Zero("resid_mid", 0), max_tokens=1),
+        ):
+            with pytest.raises(RequestError, match="it has no resid_mid"):
+                ask()
+        found = llm.inspect([5, 6, 7], "blocks.*.hook_*")
+        assert ("resid_mid", 0) not in found
+        assert abs(found.attribution(7).parts[-1].value) <= 1e-3

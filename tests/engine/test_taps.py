@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support import families
 from support.kernels_oracle import Oracle, i32, kernel_forward, portable_forward
 from support.toy import toy_gguf
 
@@ -210,3 +211,22 @@ def test_a_text_in_two_steps_gives_what_it_gives_in_one(make):
 def test_taps_outside_of_the_step_are_refused(make, taps):
     with pytest.raises(EngineError):
         run(make("llama"), IDS[:3], taps)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gptneox", "command-r", "gpt-oss"])
+def test_taps_reach_blocks_of_every_kind(tmp_path, name):
+    """Layer norms, parallel parts, experts: both paths agree, and reading changes no bit."""
+    case = families.CASES[name]
+    path, ids = families.write(tmp_path / "f.gguf", case), i32(*families.ids(case)[:20])
+    found = []
+    for forward in (kernel_forward(path, n_ctx=64, n_slots=1), portable_forward(path, 64, 1)):
+        points = (*SUMS, "normalized")
+        taps, out = reads(forward.config, len(ids), points)
+        plain, tapped = run(forward, ids), run(forward, ids, taps)
+        assert np.abs(plain - tapped).max() <= (0 if forward.batch_invariant else 1e-4)
+        for i in range(forward.config.n_layers):
+            pre, attn, _, mlp, post = (out[p, i] for p in SUMS)
+            np.testing.assert_array_equal((pre + attn) + mlp, post)
+        found.append(out)
+        forward.close()
+    assert max(close(found[0][key], found[1][key]) for key in found[0]) <= 5e-4
