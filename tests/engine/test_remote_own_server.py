@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from llm_magic import branching
+from llm_magic.errors import UnsupportedError
 from llm_magic.events import CallDelta, CallDone, Delta, Event, Finish, Message, Prefill, Token
 from llm_magic.hub import hub
 from llm_magic.llm import LLM
@@ -127,6 +128,15 @@ def test_tokens_templates_and_scores_are_the_same(local, remote) -> None:
     assert [t.logprob for t in theirs.tokens[1:]] == pytest.approx(
         [t.logprob for t in ours.tokens[1:]], abs=1e-5
     )
+
+
+def test_choices_and_decisions_have_the_same_probabilities(local, remote) -> None:
+    ours = local.score_choices(SKY, "blue|green|dark red")
+    theirs = remote.score_choices(SKY, "blue|green|dark red")
+    assert list(theirs) == list(ours)
+    assert list(theirs.values()) == pytest.approx(list(ours.values()), abs=1e-4)
+    with pytest.raises(UnsupportedError, match="'blue' is the beginning of 'blue sky'"):
+        remote.score_choices(SKY, "blue|blue sky")
 
 
 def test_a_reply_branches_over_the_wire(local, remote) -> None:

@@ -90,6 +90,8 @@ class Dialect:
             found |= {"tokenize", "given"}
         if self.echo:
             found.add("score")
+        if self.echo and self.text is not None:
+            found.add("choices")
         return frozenset(found)
 
     def wire(self, name: str) -> str | None:

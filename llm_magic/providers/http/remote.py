@@ -335,7 +335,20 @@ class Remote:
         return scores.of_prompt(self.sender.ask, self.model_at, ids, top)
 
     def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
-        raise UnsupportedError("choices", "a server does not score whole choices")
+        """The natural log of each whole choice's probability, from the scores of its tokens."""
+        if "choices" not in self.capabilities:
+            kind = self.server.dialect.name
+            raise UnsupportedError("choices", f"a server of the kind {kind!r} scores no choices")
+        prompt = self.render(request).ids
+        own = [self._choice_ids(text) for text in choices]
+        scores.check_apart(choices, own)
+        return scores.of_choices(self.score, prompt, own)
+
+    def _choice_ids(self, text: str) -> tuple[int, ...]:
+        pieces = self.texts.pieces(text, special=False, start=False)
+        if b"".join(piece.bytes for piece in pieces) != text.encode("utf-8", "replace"):
+            raise UnsupportedError("choices", f"the server's tokenizer changes the text {text!r}")
+        return tuple(piece.id for piece in pieces)
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         raise UnsupportedError("score", "a server does not give all log-probabilities")
