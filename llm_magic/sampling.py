@@ -9,6 +9,7 @@ import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from typing import Literal, cast
 
 from .errors import RequestError
@@ -146,7 +147,7 @@ def _shown(value: object) -> str:
 
 
 def scalar(value: object) -> int | float | None:
-    """The number that a value is: int, float, or a numpy scalar. None for everything else.
+    """The number that a value is: int, float, Decimal, or a numpy scalar. None for all else.
 
     A boolean is not a number here.
     """
@@ -156,6 +157,8 @@ def scalar(value: object) -> int | float | None:
         value = item()  # a numpy scalar, or an array without dimensions
     if isinstance(value, bool):
         return None
+    if isinstance(value, Decimal):
+        value = float(value)
     try:
         if isinstance(value, numbers.Integral):
             return operator.index(value)

@@ -13,7 +13,8 @@ def test_a_count_gives_so_many_cases_and_tells_it(monkeypatch, capsys):
 
 def test_without_a_count_the_time_decides(monkeypatch):
     monkeypatch.delenv("LLM_MAGIC_FUZZ", raising=False)
-    times = iter([0.0, 59.0, 59.5, 60.5, 61.0])
+    end = fuzz.SECONDS
+    times = iter([0.0, end - 1.0, end - 0.5, end + 0.5, end + 1.0])
     monkeypatch.setattr(fuzz.time, "monotonic", lambda: next(times))
     assert [number for number, _ in rounds("x")] == [0, 1]
 

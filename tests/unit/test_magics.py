@@ -576,3 +576,13 @@ def test_a_terminal_streams_to_stdout(script: Scripted, capsys: Any) -> None:
     out = capsys.readouterr().out
     assert out.startswith("An **answer**.\n[scripted · ")
     extension.unload_ipython_extension(shell)
+
+
+def test_options_may_stand_behind_a_text_in_quotes() -> None:
+    from llm_magic.ui.magics import cell_options, command_line
+
+    split = command_line.split
+    assert split(cell_options.PARSER, '"Why?" -n 4')[0].split() == ["-n", "4"]
+    assert command_line.unquoted(split(cell_options.PARSER, '-t 0 "Why?" -n 4')[1]) == "Why?"
+    for text in ('"ls" -l means what?', "what is -n 4", '"a" or "b"', '"a" - b'):
+        assert split(cell_options.PARSER, text) == ("", text)

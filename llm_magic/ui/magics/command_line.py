@@ -54,7 +54,10 @@ def parse(parser: MagicArgumentParser, line: str, magic: str) -> argparse.Namesp
 
 
 def split(parser: MagicArgumentParser, line: str) -> tuple[str, str]:
-    """Options at the start of a line, and the text after them, untouched."""
+    """Options at the start of a line, and the text after them, untouched.
+
+    Behind a text in quotes there may be options too, as people write them: `"Why?" -n 4`.
+    """
     known = parser._option_string_actions
     at = 0
     while (word := _OPTION.match(line, at)) is not None:
@@ -67,7 +70,13 @@ def split(parser: MagicArgumentParser, line: str) -> tuple[str, str]:
         value = _VALUE.match(line, at)
         if value is not None and (action.nargs != "?" or value[1].isdigit()):
             at = value.end()
-    return line[:at], line[at:].lstrip()
+    text = line[at:].lstrip()
+    quoted = _VALUE.match(text) if text[:1] in ("'", '"') else None
+    if quoted is not None and (after := text[quoted.end() :].strip()).startswith("-"):
+        more, left = split(parser, after)
+        if not left:
+            return f"{line[:at]} {more}", quoted[1]
+    return line[:at], text
 
 
 def _with_hint(message: str, line: str, parser: MagicArgumentParser, magic: str) -> str:

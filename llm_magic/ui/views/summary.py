@@ -80,6 +80,8 @@ def cut_hint(reply: Reply) -> str:
     bound = reply.choices is not None or any(t.masked is not None for t in reply.tokens)
     if reply.finish_reason != "length" or reply.parsed is not None or not bound:
         return ""
+    if reply.tools and not reply.text.lstrip().startswith(("{", "[", '"')):
+        return ""  # it was held back from calls, not held to a form
     return "reply.parsed is None: the output was cut off. Allow more tokens with -n (max_tokens)."
 
 

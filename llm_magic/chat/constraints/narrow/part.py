@@ -92,7 +92,7 @@ class Part(Arrays, Objects):
         if limits is None:
             for key in NUMERIC[:4]:
                 if abs(given.get(key, 0)) > EDGE and "number" not in kinds:
-                    raise self.refuse(key, "whole numbers beyond 2^63 are not written")
+                    raise self.refuse(key, "whole numbers from 2^63 on are not written")
                 if abs(given.get(key, 0)) > LARGE and "number" in kinds:
                     raise self.refuse(key, f"numbers beyond {LARGE:g} are not written")
             left = [t for t in TYPES if t in kinds and t not in ("number", "integer")]
