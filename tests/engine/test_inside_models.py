@@ -3,12 +3,15 @@
 Goldens: the stream behind some blocks, a pattern, and the logit lens of every block and position.
 """
 
+import importlib.util
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import missing
 from support.kernels_oracle import portable_forward
+from support.llamacpp import last_logits
 
 import llm_magic
 from llm_magic.engine.forward import Read, Taps
@@ -70,6 +73,36 @@ def test_a_control_vector_steers_as_in_transformers(name, tmp_path):
     best = llm.provider.inside.likeliest(stream, 1).ids[:, 0]
     np.testing.assert_array_equal(best, reference["steered_best"])
     llm.unload()
+
+
+@pytest.mark.model
+@pytest.mark.peers
+def test_a_control_vector_moves_the_logits_as_in_llamacpp(smollm2_path):
+    """Within llama.cpp's own rounding, which the same prompt without a vector shows."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        missing("peers", "pip install '.[peers]'")
+    llm = llm_magic.load("smollm2")
+    ids = [piece.id for piece in llm.tokenize("The weather in the mountains was")]
+    anatomy = llm.provider.inside.anatomy
+    added = np.zeros((anatomy.n_layers - 1, anatomy.dim), np.float32)
+    for i in range(3, 9):  # its rows begin with layer 1
+        added[i - 1] = np.random.default_rng(i).standard_normal(anatomy.dim)
+    vector = llm_magic.ControlVector({i: added[i - 1] for i in range(3, 9)}, "llama")
+    own = llm.logprobs(ids)[-1]
+    theirs = logprobs_of(last_logits(smollm2_path, ids, len(own)))
+    steered = logprobs_of(last_logits(smollm2_path, ids, len(own), added))
+    rounding = np.abs(own - theirs).max()
+    reply = llm.complete(ids, edit=vector, max_tokens=1, logprobs=20, temperature=0)
+    top = reply.tokens[0].top
+    assert top[0].id == steered.argmax()
+    assert max(abs(t.logprob - steered[t.id]) for t in top) <= rounding < 0.6
+    assert max(abs(t.logprob - theirs[t.id]) for t in top) > 4 * rounding  # the vector does much
+    llm.unload()
+
+
+def logprobs_of(logits):
+    wide = logits.astype(np.float64)
+    return wide - wide.max() - np.log(np.exp(wide - wide.max()).sum())
 
 
 @pytest.mark.model

@@ -346,20 +346,22 @@ def test_a_stop_of_a_callback_frees_the_slot() -> None:
         assert wire.until(lambda: wire.gone == 1)
 
 
-def test_a_thousand_streams_leave_nothing_behind() -> None:  # LB-67
+def test_many_streams_leave_nothing_behind() -> None:  # LB-67
+    """250 of them; a thousand with LLM_MAGIC_LONG=1."""
+    cycles = 1000 if os.environ.get("LLM_MAGIC_LONG") else 250
     short = [head(), event(chunk("a")), HANG]
     with served(short) as (wire, llm):
         with llm.stream("Hi") as events:
             next(events)
         assert wire.until(lambda: wire.open == 0)
         files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-        for i in range(1000):
+        for i in range(cycles):
             events = llm.stream("Hi", max_tokens=3)
             if i % 3 != 2:
                 next(events)
             events.close() if i % 2 else events.cancel()
             del events
-        assert wire.until(lambda: wire.open == 0 and len(wire.posts) <= 1001)
+        assert wire.until(lambda: wire.open == 0 and len(wire.posts) <= cycles + 1)
         assert wire.until(lambda: llm.provider.sender.fleet.in_flight == 0)
         for _ in range(100):
             if threading.active_count() <= threads:
