@@ -4,7 +4,6 @@ Goldens: the stream behind some blocks, a pattern, and the logit lens of every b
 """
 
 import importlib.util
-import time
 from pathlib import Path
 
 import numpy as np
@@ -126,9 +125,7 @@ def test_a_lens_of_64_tokens_is_one_small_page(smollm2):
     text = "The quick brown fox jumps over the lazy dog. " * 8
     found = smollm2.inspect(smollm2._ids_of(text)[:64])
     assert len(found.positions) == 64
-    began = time.perf_counter()
     lens = found.lens()
-    assert time.perf_counter() - began < 30  # it is half a second on two free cores
     assert lens.ids.shape == (30, 64, 5)
     assert len(lens.html.encode()) <= 200_000
     assert len(found.lens(colour="entropy").html.encode()) <= 200_000
