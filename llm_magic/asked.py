@@ -11,7 +11,7 @@ from typing import cast
 from .chat import saved
 from .chat.constraints import kinds
 from .chat.json_values import to_json
-from .errors import LLMError
+from .errors import LLMError, UnsupportedError
 from .events import Constraint, Message, Sampling, Schema, Token, ToolSpec
 from .json_types import JsonObject
 from .provider import RenderedPrompt, Request
@@ -67,12 +67,15 @@ def request_of(
 
     Raises:
         ValueError: It is not what `asked_out` writes.
+        UnsupportedError: The answer was made with edits.
 
     >>> request_of({"logprobs": 3}, (1, 2), "Hi", Sampling(seed=1), ()).logprobs
     3
     """
     if asked.get("edited"):
-        raise ValueError("the answer was made with edits inside the model, which are not saved")
+        raise UnsupportedError(
+            "edit", "the answer was made with edits inside the model, which are not saved"
+        )
     tools = tuple(map(_tool_in, saved.list_in(asked.get("tools", []), "tools")))
     flags = {name: bool(asked.get(name)) for name in _FLAGS}
     messages = (Message("user", ""),) if asked.get("chat") else ()  # they are rendered already

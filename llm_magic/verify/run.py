@@ -7,7 +7,7 @@ from typing import Any
 
 from ..chat.record import Record
 from ..chat.reply import Reply
-from ..errors import LLMError
+from ..errors import LLMError, UnsupportedError
 from .finder import Finder
 from .notebook import Output, outputs, ran_as
 from .replay import replay
@@ -80,6 +80,8 @@ def _one(output: Output, record: Record, finder: Finder) -> tuple[Check, Reply |
     llm, here = found
     try:
         again = replay(llm.provider, here, record)
+    except UnsupportedError as e:
+        return check("unchecked", [str(e)], here=here.variant), None
     except ValueError as e:  # RequestError too: the record asks for what cannot be
         return check("differs", [f"the record cannot be generated again: {e}"]), None
     except LLMError as e:
