@@ -96,7 +96,7 @@ def test_the_limits_of_int64_and_of_floats_are_taken():
     for limit in (1e20, 1e300, 10**400):
         bound = schema({"type": "number", "minimum": -limit, "exclusiveMaximum": limit})
         assert accepts(bound, "-12.5")
-    with pytest.raises(SchemaError, match="beyond"):
+    with pytest.raises(SchemaError, match=r"numbers from 2\^63 on"):
         constrainer().guide(schema({"type": "integer", "minimum": 2**70}))
     with pytest.raises(SchemaError, match="multipleOf"):
         constrainer().guide(schema({"type": "integer", "multipleOf": 2**31}))
