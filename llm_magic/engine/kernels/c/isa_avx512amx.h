@@ -7,6 +7,8 @@
 #define TILE_ROWS 12   // from so many rows on tile registers are faster
 #define TILE_PANELS 8  // panels that share the work of spreading weights
 #define ROW_BYTES 128  // 32 inputs in two parts of bfloat16
+#define PAGES 4        // every CPU with AMX is Intel's: see fetch_ahead; 48 KB of first level hold it
+#define TASKS 1        // of a thread in decode: a hand-over between cores costs 150 ns on its mesh
 #define PANEL_CACHE (3 << 19)  // three quarters of the second-level cache of every CPU with AMX
 
 typedef u32 mu __attribute__((vector_size(4 * V)));

@@ -122,6 +122,28 @@ INLINE void dot_groups(int kind, int R, const u8 *q, const u8 *h, int first, int
 
 #define AHEAD 6144  // bytes: about 0.15 us of one core's reading
 
+// Fetches as many bytes as are read from `b` on, for later. Tiles are read in order, but with many
+// rows too slowly for the hardware to see it.
+//
+// With PAGES a window is fetched ahead, by turns from each of its pages of 4 KB: Intel's prefetcher
+// follows a run of addresses inside one page and keeps few of its lines under way. [Two cores of a
+// Sapphire Rapids, products of SmolLM2 alone: 23 GB/s with one run, 28 to 31 with four pages; what
+// memory gives there is 31. On an AMD EPYC with four pages a step takes 12 % longer.]
+INLINE void fetch_ahead(const u8 *b, int bytes) {
+#ifdef PAGES
+  enum { TURN = 64 * PAGES, WINDOW = PAGES << 12 };
+  const u64 end = (u64)b + bytes;
+  for (u64 at = UP((u64)b, TURN); at < end; at += TURN) {
+    const u64 inside = at % WINDOW;
+    const u8 *next = (const u8 *)(at - inside + WINDOW + inside / PAGES);
+    UNROLL for (int page = 0; page < PAGES; page++)
+        __builtin_prefetch(next + (page << 12), 0, 3);
+  }
+#else
+  UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(b + AHEAD + i, 0, 3);
+#endif
+}
+
 // y[r][16] = tile times row r. w: the tile; aq, as: the panel from its first row on, stride rows.
 INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, const scale_t *as,
                      int stride, float *y) {
@@ -138,8 +160,11 @@ INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, con
         if (kind_of(kind).minimum) sm = -half_to_f32(b + 32 + 2 * o);
         b += head;
       }
-      // Tiles are read in order, but with many rows too slowly for the hardware to see it.
-      UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(b + AHEAD + i, 0, 3);
+#ifdef PAGES
+      if (o == 0) fetch_ahead(b, bytes);  // a window is fetched once for all 16 outputs
+#else
+      fetch_ahead(b, bytes);
+#endif
       const u8 *h = b + high_at(kind) + o * 4, *n = b + integers_at(kind) + o * 4;
       const int halves = has_halves(kind) ? 2 : 1;
       UNROLL for (int i = 0; i < halves; i++) {

@@ -4,15 +4,20 @@
 #define PANEL_CACHE (384 << 10)  // bytes of inputs that a task goes over again and again
 #endif
 
-// Splits `tiles` (or groups of them, `bytes` long) x panels into tasks. Decode: two tasks a thread
-// (each more costs an exchange between the cores and a new start of reading: with four, a step of
-// SmolLM2 takes 5 % longer), but none so short that sharing it costs more than doing it. Prefill:
-// as many panels as stay in the second-level cache, beside at most `most` tiles.
+#ifndef TASKS
+#define TASKS 2  // of a thread in decode
+#endif
+
+// Splits `tiles` (or groups of them, `bytes` long) x panels into tasks. Decode: TASKS a thread (each
+// more costs an exchange between the cores and a new start of reading: with four, a step of SmolLM2
+// takes 5 % longer on AMD; on Intel two take 9 % longer than one), but none so short that sharing it
+// costs more than doing it. Prefill: as many panels as stay in the second-level cache, beside at
+// most `most` tiles.
 static int cut(step_t *s, int tiles, int blocks, int most, i64 bytes) {
   const int all = panels(s->n), worth = (int)(tiles * bytes * MIN(s->n, MR) / (32 << 10));
   s->row_panels = MIN(all, MAX(1, PANEL_CACHE / (MR * blocks * (ROW_BYTES + 16))));
   s->row_chunks = UP(all, s->row_panels) / s->row_panels;
-  int want = MAX(1, MIN((all > 1 ? 4 : 2) * s->threads / s->row_chunks, worth));
+  int want = MAX(1, MIN((all > 1 ? 4 : TASKS) * s->threads / s->row_chunks, worth));
   s->chunk = MAX(1, UP(tiles, want) / want);
   if (all > 1) s->chunk = MIN(s->chunk, most);
   s->tile_chunks = UP(tiles, s->chunk) / s->chunk;

@@ -1,5 +1,7 @@
 // Phases over panels of rows: what happens between the matrix products.
 
+#define FEW 8  // most rows of a panel that are packed row by row; fewer than TILE_ROWS
+
 // Embeds, and computes the cosines and sines of the rows' positions.
 static void embed_panel(void *arg, int panel) {
   step_t *s = arg;
@@ -53,7 +55,15 @@ static void norm_panel(void *arg, int panel) {
     }
     normal[r] = normal_of(s->norm.kind, x, wide, m->dim, m->eps);
   }
-  for (int b = 0; b < s->in.blocks; b++) {
+  for (int r = 0; R <= FEW && r < R; r++)
+    for (int b = 0; b < s->in.blocks; b += ROW_BLOCKS) {
+      const int n = MIN(ROW_BLOCKS, s->in.blocks - b);
+      float y[ROW_BLOCKS * 32] __attribute__((aligned(64)));
+      for (int d = 0; d < n * 32; d += 16)
+        st(y + d, norm_vector(s, s->norm, normal + r, rows + r * wide, b * 32 + d));
+      put_row(&s->in, panel, R, r, b, n, y, s->floats);
+    }
+  for (int b = 0; R > FEW && b < s->in.blocks; b++) {
     float block[MR * 32] __attribute__((aligned(64)));
     for (int r = 0; r < R; r++)
       for (int d = 0; d < 32; d += 16)
@@ -197,7 +207,11 @@ static void mixed_panel(void *arg, int panel) {
   step_t *s = arg;
   const int R = panel_rows(s->n, panel), wide = s->att_wide;
   const float *rows = s->att + (i64)panel * MR * wide;
-  for (int b = 0; b < s->mixed.blocks; b++) {
+  for (int r = 0; R <= FEW && r < R; r++)
+    for (int b = 0; b < s->mixed.blocks; b += ROW_BLOCKS)
+      put_row(&s->mixed, panel, R, r, b, MIN(ROW_BLOCKS, s->mixed.blocks - b),
+              rows + r * wide + b * 32, s->floats);
+  for (int b = 0; R > FEW && b < s->mixed.blocks; b++) {
     float block[MR * 32] __attribute__((aligned(64)));
     for (int r = 0; r < R; r++) copy(block + r * 32, rows + r * wide + b * 32, 32);
     put_blocks(&s->mixed, panel, R, b, block, s->floats);
