@@ -61,6 +61,7 @@ static void norm_panel(void *arg, int panel) {
       float y[ROW_BLOCKS * 32] __attribute__((aligned(64)));
       for (int d = 0; d < n * 32; d += 16)
         st(y + d, norm_vector(s, s->norm, normal + r, rows + r * wide, b * 32 + d));
+      if (s->keep) copy(s->normal + (i64)(panel * MR + r) * wide + b * 32, y, n * 32);
       put_row(&s->in, panel, R, r, b, n, y, s->floats);
     }
   for (int b = 0; R > FEW && b < s->in.blocks; b++) {
