@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, cast, get_args
 from .arguments import count, shown
 from .errors import RequestError
 from .provider import Pooling, Provider, require
+from .providers.vectors import unit
 from .utf8 import whole
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-TINY = 1e-12  # the least length that a vector is divided by
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Embeddings:
                 raise RequestError(f"text {i} is empty; an embedding needs a text")
         vectors = self.provider.embed([whole(t) for t in read], pooling, truncate)
         if normalize:
-            vectors = [normalized(vector) for vector in vectors]
+            vectors = [unit(vector).astype(np.float32) for vector in vectors]
         if pooling == "none":
             return vectors
         return np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
@@ -134,13 +133,3 @@ def _texts(name: str, value: object) -> list[str]:
         if not isinstance(text, str):
             raise RequestError(f"{name}[{i}] is {shown(text)}; it must be a text")
     return cast("list[str]", read)
-
-
-def normalized(vector: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
-    """Vectors of length 1 along the last axis. A vector of zeros stays what it is."""
-    import numpy as np
-
-    wide = vector.astype(np.float64)
-    length = np.sqrt((wide * wide).sum(-1, keepdims=True))
-    unit: npt.NDArray[np.float32] = (wide / np.maximum(length, TINY)).astype(np.float32)
-    return unit

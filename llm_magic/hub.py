@@ -13,6 +13,7 @@ from typing import Any
 
 from . import models
 from .arguments import count, shown
+from .engine.encoder.config import is_encoder
 from .engine.gate import Gate
 from .errors import NotLoadedError, RequestError
 from .events import Progress
@@ -108,8 +109,6 @@ class Hub:
         resolved = models.resolve(name, progress=lambda s, d, t: say(Progress(s, d, t)))
         key = (os.path.realpath(resolved.path), (device or "CPU").upper())
         path = Path(resolved.path)
-        from .engine.encoder.load import is_encoder  # with numpy, which nothing needs before
-
         if is_encoder(path):
             return self._encoder(resolved.name, name, path, say)
         local: Local | None = None

@@ -319,8 +319,13 @@ def require(provider: Provider, *capabilities: Capability) -> None:
     """Raise UnsupportedError naming the first capability that the provider lacks."""
     for capability in capabilities:
         if capability not in provider.capabilities:
-            purpose = getattr(provider, "purpose", "")
-            raise UnsupportedError(
-                capability,
-                f"the provider of {provider.model!r} does not support {capability!r}{purpose}",
-            )
+            raise unsupported(provider, capability)
+
+
+def unsupported(provider: Provider, capability: Capability) -> UnsupportedError:
+    """The error of a capability that a provider lacks. A provider of few says what it is for in an
+    attribute `purpose`, which goes behind the sentence."""
+    purpose = getattr(provider, "purpose", "")
+    return UnsupportedError(
+        capability, f"the provider of {provider.model!r} does not support {capability!r}{purpose}"
+    )

@@ -5,9 +5,9 @@ router, and keeps the reply so far in a fold. `Continued` is a source that begin
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NoReturn, Protocol, runtime_checkable
+from typing import NoReturn, Protocol, Self, runtime_checkable
 
 from ..errors import EngineError, Interrupted, LLMError, named
 from ..events import (
@@ -104,36 +104,13 @@ class Continued:
             self._inner.close()
 
 
-class TokenStream:
-    """A Stream over a source of tokens.
+class FoldedStream:
+    """What streams have in common: events wait in `_out`, and what was read is in the reply."""
 
-    Iterate on one thread; `cancel` and `close` are safe from any. `first`: events that come before
-    everything else (an echoed prompt). `suffix`: text appended to a finished answer. `parse`: makes
-    the reply's `parsed` of an answer that was not cut. `load`: seconds of loading before this.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        router: Router,
-        fold: Fold,
-        first: Sequence[Event] = (),
-        suffix: str = "",
-        parse: Callable[[str], object] | None = None,
-        load: float = 0.0,
-    ) -> None:
-        self._source = source
-        self._router = router
+    def __init__(self, fold: Fold, first: Iterable[Event] = ()) -> None:
         self._fold = fold
         self._out: deque[Event] = deque(first)
-        self._echo = "".join(e.text for e in first if isinstance(e, Delta))
-        self._suffix = suffix
-        self._parse = parse
-        self._load = load
-        self._limit: int | None = None  # tokens that count, once somebody said so
-        self._tokens: list[Token] = []  # as they came; the router decides which are kept
-        self._done = False
-        self._closed = False
+        self._done = self._closed = False
 
     @property
     def reply(self) -> Reply:
@@ -151,6 +128,66 @@ class TokenStream:
         event = self._out.popleft()
         self._fold.add(event)
         return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _pull(self) -> None:
+        """Wait for what comes next, and put its events into `_out`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """See Stream.close."""
+        raise NotImplementedError
+
+    def _raise(self, error: Exception, what: str) -> NoReturn:
+        """Raise an error with everything that came before it as its partial reply.
+
+        Args:
+            error: What happened. What is not an error of the package becomes the cause of one.
+            what: The beginning of its message then.
+        """
+        for event in self._out:
+            self._fold.add(event)
+        self._out.clear()
+        if not isinstance(error, LLMError):
+            wrapped = EngineError(f"{what}: {named(error)}")
+            wrapped.__cause__ = error
+            error = wrapped
+        error.partial = self._fold.reply()
+        raise error
+
+
+class TokenStream(FoldedStream):
+    """A Stream over a source of tokens.
+
+    Iterate on one thread; `cancel` and `close` are safe from any. `first`: events that come before
+    everything else (an echoed prompt). `suffix`: text appended to a finished answer. `parse`: makes
+    the reply's `parsed` of an answer that was not cut. `load`: seconds of loading before this.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        router: Router,
+        fold: Fold,
+        first: Sequence[Event] = (),
+        suffix: str = "",
+        parse: Callable[[str], object] | None = None,
+        load: float = 0.0,
+    ) -> None:
+        super().__init__(fold, first)
+        self._source = source
+        self._router = router
+        self._echo = "".join(e.text for e in first if isinstance(e, Delta))
+        self._suffix = suffix
+        self._parse = parse
+        self._load = load
+        self._limit: int | None = None  # tokens that count, once somebody said so
+        self._tokens: list[Token] = []  # as they came; the router decides which are kept
 
     def _pull(self) -> None:
         try:
@@ -202,15 +239,8 @@ class TokenStream:
         """Raise the error with everything that came before it as its partial reply."""
         self._done = True
         held, _ = self._router.finish("stop")  # text that waited for a tag or a stop string
-        for event in [*self._out, *held]:
-            self._fold.add(event)
-        self._out.clear()
-        if not isinstance(error, LLMError):
-            wrapped = EngineError(f"generation failed: {named(error)}")
-            wrapped.__cause__ = error
-            error = wrapped
-        error.partial = self._fold.reply()
-        raise error
+        self._out.extend(held)
+        self._raise(error, "generation failed")
 
     def _read_value(self, parse: Callable[[str], object]) -> None:
         texts = [e.text for e in self._out if isinstance(e, Delta) and e.kind == "answer"]
@@ -232,12 +262,6 @@ class TokenStream:
     def close(self) -> None:
         self._closed = True
         self._source.close()
-
-    def __enter__(self) -> "TokenStream":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # A stream dropped half way (a `for` left by break) must not go on in the background.

@@ -10,14 +10,14 @@ https://github.com/huggingface/safetensors#format.
 import json
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
 
 from ..errors import DownloadError
 
 ALIGNMENT = 32
-_U32, _F32, _BOOL, _STRING, _ARRAY, _U64, _I32 = 4, 6, 7, 8, 9, 10, 5
+_U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2}
 _SPECIAL = {"unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls", "mask": "mask"}
 # Names of a layer's parts -> names in GGUF.
@@ -145,9 +145,9 @@ def _entries(
     ]  # fmt: skip
 
 
-def _token(text: str, special: object) -> str:
+def _token(text: str, special: Collection[str]) -> str:
     """WordPiece marks what goes on a word with ##; GGUF marks what begins one with U+2581."""
-    if text in special:  # type: ignore[operator]
+    if text in special:
         return text
     return text[2:] if text.startswith("##") else "▁" + text
 

@@ -10,11 +10,10 @@ from ..errors import (
     ContextOverflowError,
     NotLoadedError,
     RequestError,
-    UnsupportedError,
 )
 from ..events import Piece, Progress, Sampling, Token
-from ..provider import Capability, Pooling, RenderedPrompt, Request
-from .vectors import cut
+from ..provider import Capability, Pooling, RenderedPrompt, Request, unsupported
+from .vectors import cut, unit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +75,7 @@ class EncoderProvider:
     ) -> "list[npt.NDArray[np.float32]]":
         import numpy as np
 
-        from ..engine.encoder.load import pooled, side_by_side
+        from ..engine.encoder.load import on_all_cores, pooled
 
         how = pooling or self._model().config.pooling
         if pooling is None and how in ("none", "rank"):
@@ -86,13 +85,13 @@ class EncoderProvider:
             cut(model.tokenizer.whole(text), model.forward.n_ctx, i, truncate)
             for i, text in enumerate(texts)
         ]
-        return side_by_side(lambda ids: pooled(model.forward.encode(np.array(ids)), how), cuts)
+        return on_all_cores(lambda ids: pooled(model.forward.encode(np.array(ids)), how), cuts)
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
         """The score of the rank head; of a model without one the cosine of the vectors."""
         import numpy as np
 
-        from ..engine.encoder.load import side_by_side
+        from ..engine.encoder.load import on_all_cores
 
         model = self._model()
         if model.forward.rank is None:
@@ -103,7 +102,7 @@ class EncoderProvider:
         most = max(map(len, pairs), default=0)
         if most > model.forward.n_ctx:
             raise ContextOverflowError(most, model.forward.n_ctx, _SHORTER)
-        return side_by_side(lambda ids: model.forward.score(np.array(ids), second), pairs)
+        return on_all_cores(lambda ids: model.forward.score(np.array(ids), second), pairs)
 
     # ------------------------------------------------------------------ text and ids
 
@@ -137,35 +136,20 @@ class EncoderProvider:
 
     # ------------------------------------------------------------------ what encoders cannot do
 
-    def _refuse(self, capability: str) -> UnsupportedError:
-        return UnsupportedError(
-            capability,
-            f"the provider of {self.model!r} does not support {capability!r}{self.purpose}",
-        )
-
     def stream(self, request: Request) -> Stream:
-        raise self._refuse("complete")
+        raise unsupported(self, "complete")
 
     def render(self, request: Request) -> RenderedPrompt:
-        raise self._refuse("chat")
+        raise unsupported(self, "chat")
 
     def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
-        raise self._refuse("score")
+        raise unsupported(self, "score")
 
     def score_choices(self, request: Request, choices: Sequence[str]) -> list[float]:
-        raise self._refuse("choices")
+        raise unsupported(self, "choices")
 
     def logprobs(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
-        raise self._refuse("score")
-
-
-def unit(vector: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float64]":
-    """A vector of length 1 in float64; zeros stay zeros."""
-    import numpy as np
-
-    wide = vector.astype(np.float64)
-    scaled: npt.NDArray[np.float64] = wide / max(float(np.linalg.norm(wide)), 1e-12)
-    return scaled
+        raise unsupported(self, "score")
 
 
 _SHORTER = "shorten the query or the document"

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ..engine.blocks import Config
     from ..engine.forward import F32, Forward, StepResult
     from ..engine.load import Engine
-    from ..engine.serving.generation import Generation
     from ..engine.serving.taps import Edit as RowEdit
     from ..engine.serving.taps import Watch
 
@@ -462,7 +461,7 @@ class Interior:
         plan = self.plan(len(ids), len(ids), taps, edits)
         end = len(ids)
         job = Job(tuple(ids), collect=_nothing, collect_from=end, taps=plan.taps)
-        _drain(self._engine.scheduler.submit(job))
+        self._engine.scheduler.submit(job).drain()
         return plan.capture(ids)
 
     def likeliest(self, hidden: "F32", top: int, entropy: bool = False) -> Likeliest:
@@ -611,15 +610,6 @@ def _take(take: "Callable[[StepResult], None]", forward: "Forward", part: "F32",
 
 def _nothing(start: int, logits: "F32") -> None:
     """No logits are wanted."""
-
-
-def _drain(generation: "Generation") -> None:
-    try:
-        for _ in generation:
-            pass
-    except KeyboardInterrupt:
-        generation.close()
-        raise
 
 
 def _summary(logits: "F32", top: int) -> "tuple[F32, npt.NDArray[np.int64], F32]":

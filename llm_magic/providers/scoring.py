@@ -126,10 +126,4 @@ def _evaluate(engine: "Engine", ids: Sequence[int], collect: "Callable[[int, F32
         raise ContextOverflowError(len(ids), model.forward.n_ctx)
     if not ids:
         return
-    generation = engine.scheduler.submit(Job(tuple(ids), collect=collect))
-    try:
-        for _ in generation:
-            pass
-    except KeyboardInterrupt:
-        generation.close()
-        raise
+    engine.scheduler.submit(Job(tuple(ids), collect=collect)).drain()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ..engine.load import Engine
 
+TINY = 1e-12  # the least length that a vector is divided by
 WAVE = 64  # texts whose vectors are in memory before they are pooled
 
 
@@ -57,13 +58,22 @@ def _last_layer(engine: "Engine", texts: Sequence[list[int]]) -> "list[npt.NDArr
     running = [engine.scheduler.submit(job) for job in jobs]
     try:
         for generation in running:
-            for _ in generation:
-                pass
+            generation.drain()
     except BaseException:
         for generation in running:
             generation.close()
         raise
     return out
+
+
+def unit(vectors: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float64]":
+    """Vectors of length 1 along the last axis, in float64. A vector of zeros stays what it is."""
+    import numpy as np
+
+    wide = vectors.astype(np.float64)
+    length = np.sqrt((wide * wide).sum(-1, keepdims=True))
+    scaled: npt.NDArray[np.float64] = wide / np.maximum(length, TINY)
+    return scaled
 
 
 def cut(ids: list[int], n_ctx: int, i: int, truncate: bool) -> list[int]:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llm_magic
+from llm_magic.engine.encoder.config import architecture
 from llm_magic.engine.encoder.forward import erf
-from llm_magic.engine.encoder.load import architecture, load_encoder
+from llm_magic.engine.encoder.load import load_encoder
 from llm_magic.errors import (
     ContextOverflowError,
     GGUFError,

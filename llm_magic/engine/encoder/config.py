@@ -14,8 +14,10 @@ What every row computes (x: [tokens, dim], float32; every norm is a LayerNorm wi
 References: Devlin et al. 2018 (BERT); Nussbaum et al. 2024 (nomic-embed).
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, cast
 
 from llm_magic.errors import GGUFError, UnsupportedModelError
@@ -23,6 +25,9 @@ from llm_magic.errors import GGUFError, UnsupportedModelError
 PoolingName = Literal["none", "mean", "cls", "last", "rank"]
 # The numbers of `<architecture>.pooling_type` in GGUF.
 POOLINGS: Mapping[int, PoolingName] = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
+
+_KEY = b"general.architecture"
+_HEAD = 4096  # bytes of a file in which writers put that key: they write it first
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +112,26 @@ def read_encoder(metadata: Mapping[str, object]) -> EncoderConfig:
         rope_base=number("rope.freq_base", 10_000.0),
         pooling=pooling,
     )
+
+
+def architecture(path: Path) -> str:
+    """The architecture that a file names in its first entries; "" where they do not tell.
+
+    Only a look: whether the file is sound is found out when it is loaded.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return ""
+    at = head.find(struct.pack("<Q", len(_KEY)) + _KEY)
+    if not head.startswith(b"GGUF") or at < 0:
+        return ""
+    at += 8 + len(_KEY)
+    kind, length = struct.unpack_from("<IQ", head, at) if at + 12 <= len(head) else (0, 0)
+    return head[at + 12 : at + 12 + min(length, 64)].decode("utf-8", "replace") if kind == 8 else ""
+
+
+def is_encoder(path: Path) -> bool:
+    """Whether a file holds an encoder, which embeds texts and does not generate any."""
+    return architecture(path) in ENCODERS

@@ -1,6 +1,5 @@
 """A GGUF file becomes an encoder: weights, tokenizer, pooling. And which files are encoders."""
 
-import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,34 +16,8 @@ from ..kernels.team import processors
 from ..quants import check_supported
 from ..room import Need, check_fits
 from ..tokenizer.tokenizer import Tokenizer, build_tokenizer
-from .config import ENCODERS, EncoderConfig, read_encoder
+from .config import EncoderConfig, read_encoder
 from .forward import EncoderForward, Say
-
-_KEY = b"general.architecture"
-_HEAD = 4096  # bytes of a file in which writers put that key: they write it first
-
-
-def architecture(path: Path) -> str:
-    """The architecture that a file names in its first entries; "" where they do not tell.
-
-    Only a look: whether the file is sound is found out when it is loaded.
-    """
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-    except OSError:
-        return ""
-    at = head.find(struct.pack("<Q", len(_KEY)) + _KEY)
-    if not head.startswith(b"GGUF") or at < 0:
-        return ""
-    at += 8 + len(_KEY)
-    kind, length = struct.unpack_from("<IQ", head, at) if at + 12 <= len(head) else (0, 0)
-    return head[at + 12 : at + 12 + min(length, 64)].decode("utf-8", "replace") if kind == 8 else ""
-
-
-def is_encoder(path: Path) -> bool:
-    """Whether a file holds an encoder, which embeds texts and does not generate any."""
-    return architecture(path) in ENCODERS
 
 
 def need(gguf: GGUF) -> Need:
@@ -84,7 +57,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def side_by_side(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+def on_all_cores(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """`function` of every item, on as many threads as there are cores.
 
     Each product runs on one thread: numpy's own threads wait for each other actively, which on a

@@ -108,6 +108,15 @@ class Generation:
             raise item
         return item
 
+    def drain(self) -> None:
+        """Read to the end; a wait that ends otherwise, by an interrupt say, ends the job."""
+        try:
+            for _ in self:
+                pass
+        except BaseException:
+            self.close()
+            raise
+
     def _get(self) -> Item | BaseException:
         items = self._channel.items
         try:

@@ -6,15 +6,14 @@ inline tags and bare JSON calls.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 from llm_magic.chat.fold import Fold
 from llm_magic.chat.parsing.router import Router
-from llm_magic.chat.reply import Reply
-from llm_magic.errors import EngineError, LLMError, RemoteError, named
+from llm_magic.chat.stream import FoldedStream
+from llm_magic.errors import LLMError, RemoteError
 from llm_magic.events import (
     CallDone,
     Delta,
@@ -58,19 +57,18 @@ class Plan:
     echoed: tuple[Token, ...] = ()
 
 
-class RemoteStream:
+class RemoteStream(FoldedStream):
     """A Stream over an exchange. Iterate on one thread; `cancel` and `close` are safe from any."""
 
     def __init__(self, exchange: Exchange, plan: Plan, fold: Fold) -> None:
+        super().__init__(fold)
         self._exchange = exchange
         self._plan = plan
-        self._fold = fold
         self._router = plan.router(True)
         self._calls = Assembly()
         self._tail: list[Token] = []  # without text of their own, behind everything else
         self._native = False
         self._called = False  # whether a call was recovered from text
-        self._out: deque[Event] = deque()
         self._started = time.monotonic()
         self._first = 0.0  # seconds until the first text
         self._last = 0.0
@@ -81,28 +79,10 @@ class RemoteStream:
         self._reason: FinishReason | None = None
         self._cancelled: FinishReason | None = None
         self._limit: int | None = None
-        self._done = self._closed = False
         if plan.echo:
             self._out.append(Delta("answer", plan.echo, plan.echoed))
         for token in plan.given:
             self._push(replace(token, forced=True, at=0.0))
-
-    @property
-    def reply(self) -> Reply:
-        """The reply so far; final once Finish was read."""
-        return self._fold.reply()
-
-    def __iter__(self) -> Iterator[Event]:
-        return self
-
-    def __next__(self) -> Event:
-        while not self._out:
-            if self._done or self._closed:
-                raise StopIteration
-            self._pull()
-        event = self._out.popleft()
-        self._fold.add(event)
-        return event
 
     # ------------------------------------------------------------------ items
 
@@ -254,16 +234,8 @@ class RemoteStream:
         self._done = True
         self._flush()
         self._out.extend(e for e in self._calls.finish() if not isinstance(e, CallDone))
-        for event in self._out:
-            self._fold.add(event)
-        self._out.clear()
         self._exchange.stop()
-        if not isinstance(error, LLMError):
-            wrapped = EngineError(f"internal error in the remote provider: {named(error)}")
-            wrapped.__cause__ = error
-            error = wrapped
-        error.partial = self._fold.reply()
-        raise error
+        self._raise(error, "internal error in the remote provider")
 
     def cancel(self, reason: str = "cancelled", keep: int | None = None) -> None:
         """Sever the connection, which frees the server's slot; the stream ends with Finish(reason).
@@ -282,12 +254,6 @@ class RemoteStream:
         if not self._closed:
             self._closed = True
             self._exchange.stop()
-
-    def __enter__(self) -> "RemoteStream":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # A stream dropped half way (a `for` left by break) must not go on in the background.

@@ -160,11 +160,7 @@ INLINE void tile_int(int kind, int R, const u8 *w, int blocks, const u8 *aq, con
         if (kind_of(kind).minimum) sm = -half_to_f32(b + 32 + 2 * o);
         b += head;
       }
-#ifdef PAGES
-      if (o == 0) fetch_ahead(b, bytes);  // a window is fetched once for all 16 outputs
-#else
       fetch_ahead(b, bytes);
-#endif
       const u8 *h = b + high_at(kind) + o * 4, *n = b + integers_at(kind) + o * 4;
       const int halves = has_halves(kind) ? 2 : 1;
       UNROLL for (int i = 0; i < halves; i++) {
